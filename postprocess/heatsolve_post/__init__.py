@@ -10,11 +10,11 @@ from heatsolve.errors import HeatsolveError
 def draw(
     path: Path, wanted: Output, say: Callable[[str], None], warn: Callable[[str], None]
 ) -> None:
-    """Draw the pictures and films that `[output]` wants of the file `path`, beside it.
+    """Draw the pictures and films of the file `path` that `[output]` names, beside the file.
 
-    They are NAME_FIELD.png, .mp4 or .gif. One process draws them: it reads the slices that they
-    show, wherever these lie in the parts of many processes. A picture that cannot be drawn is a
-    warning: the run is not lost for it.
+    Their names are NAME_FIELD.png, .mp4 or .gif. One process draws them: it reads the slices that
+    they show, also from the parts of many processes. A picture that cannot be drawn causes a
+    warning, no failure of the run.
     """
     from heatsolve_post.animate import animate, usual_format
     from heatsolve_post.plot import plot

@@ -36,10 +36,10 @@ MOST_FRAMES = 400
 DOTS = 130
 """Dots of an inch: a film of a plane has about 650 x 550 dots."""
 BRIEF = 0.2
-"""The largest share of the frames, at least one of them, that is taken for the unsettled start."""
+"""The largest share of the frames (at least one frame) that counts as the unsettled start."""
 FAR = 1.5
-"""A multiple of the range of a film's second half: initial frames beyond it do not count. With both
-limits a quantity that decays steadily loses no more than a seventh of its range."""
+"""Initial frames that reach beyond FAR times the range of a film's second half do not count. With
+both limits a quantity that decays steadily loses no more than a seventh of its range."""
 
 
 def animate(
@@ -50,11 +50,11 @@ def animate(
     slices: Mapping[str, float] | None = None,
     limits: Limits | str | None = None,
 ) -> Path:
-    """Draw the frames of a field file as a film of `rate` frames a second; its path.
+    """Draw the frames of a field file as a film of `rate` frames a second; return its path.
 
-    By default the field is the temperature, or else the first one, and the film an MP4 beside the
-    file, or a GIF where there is no encoder (the `video` extra brings one). In space it shows the
-    plane in the middle of the slowest axis, or at `slices`; see `view.look`. The colours span
+    By default the field is the temperature, or else the first field, and the film an MP4 beside the
+    file, or a GIF where there is no encoder (the `video` extra brings one). Of a 3D field it shows
+    the plane in the middle of the slowest axis, or at `slices`; see `view.look`. The colours span
     the `limits`, or else the range of the field once the run has settled. Raises InputError for a
     file of a single frame, for an unknown field or format, or a missing encoder, FileFailure where
     a file is damaged or cannot be written.
@@ -103,7 +103,7 @@ def usual_format() -> str:
 
 
 def _encoder() -> str:
-    """The program that makes an MP4, or nothing."""
+    """The path of the program that makes an MP4, "" if there is none."""
     try:
         import imageio_ffmpeg
     except ImportError:
@@ -114,7 +114,7 @@ def _encoder() -> str:
 def _writer(kind: str, rate: int) -> AbstractMovieWriter:
     if kind == "gif":
         return PillowWriter(fps=rate)
-    # Players want colours of a kind that needs even numbers of dots.
+    # Players need the colours of yuv420p, which has even numbers of dots.
     even = ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2:color=white", "-pix_fmt", "yuv420p"]
     return FFMpegWriter(fps=rate, codec="libx264", extra_args=even)
 
@@ -127,8 +127,8 @@ def frames(view: View) -> Iterator[tuple[int, np.ndarray]]:
 def _ranges(view: View) -> tuple[np.ndarray, Limits]:
     """The lowest and highest value of each frame, and their range once the run has settled.
 
-    Without the first frames, if they are few and reach far beyond the second half: the pressure of
-    a flow that is set off suddenly would leave no colours for the rest.
+    The range leaves out the first frames if they are few and reach far beyond the second half: the
+    pressure of a flow that is set off suddenly would leave no colours for the rest.
     """
     extremes = []
     for _, values in frames(view):
@@ -194,7 +194,7 @@ def _plane(view: View, colours: Colours) -> tuple[Figure, Show]:
 
     def show(frame: int, values: np.ndarray) -> None:
         _, values = view.up_to_the_walls(values.astype(float))
-        # A centred scale reaches further than the limits on one side; there the end's colour stays.
+        # A centred scale reaches beyond one of the limits: values there keep the limit's colour.
         mesh.set_array(np.ma.masked_invalid(np.clip(values, colours.low, colours.high)))
         set_title(drawing, replace(view, frames=(frame,)).title, ax)
 

@@ -1,7 +1,7 @@
-"""Two files of results against each other: how far apart their fields are, and where first.
+"""Compare two files of results: how far apart their fields are, and where they first differ.
 
-On one grid bit for bit; else the file of more points is interpolated, linearly along each axis, to
-the points of the other.
+Fields on one grid are compared bit for bit; else the file of more points is interpolated, linearly
+along each axis, to the points of the other file.
 """
 
 import math
@@ -21,10 +21,10 @@ from heatsolve.io.reader import Block, Solution, blocks, read, values_of
 class Difference:
     """How far apart a field is in two files, a and b.
 
-    `differing` of `count` values are not the same: bit for bit, or beyond a tolerance. `largest` is
-    max |a - b|, infinite where one is no number, `rms` the root of the mean of (a - b)^2, and
-    `scale` max |a|. `first` is where the first of them is, in the order of the file, with the
-    values there.
+    `differing` of `count` values differ, in their bits or by more than a tolerance. `largest` is
+    max |a - b|, infinite where one value is NaN, `rms` the root of the mean of (a - b)^2, and
+    `scale` max |a|. `first` is the place of the first differing value, in the order of the file,
+    and both values.
     """
 
     field: str
@@ -35,9 +35,9 @@ class Difference:
     scale: float
     first: str
     mean: float = 0.0
-    """Of |a - b|."""
+    """The mean of |a - b|."""
     interpolated: bool = False
-    """Whether the values of one file are between its points."""
+    """Whether the values of one file are interpolated between its points."""
 
     def __str__(self) -> str:
         if self.interpolated:
@@ -59,10 +59,10 @@ class Difference:
 def compare(
     path: Path, other: Path, fields: Sequence[str] = (), tolerance: float = 0.0
 ) -> Iterator[Difference | str]:
-    """The differences of all fields, or of some, and a sentence for each field of one file only.
+    """The differences of all or some `fields`, and a sentence for each field of one file only.
 
     A value counts as different when |a - b| > tolerance max |a|, or, with a tolerance of 0, when
-    its bits are others; two that are no numbers are the same. Files are read block by block. On
+    its bits differ; two NaN do not differ. Files are read block by block. On
     different grids or times a sentence says which file is interpolated, and at which times. Raises
     InputError for files of different boxes or without a common time, and as `read` does.
     """
@@ -84,22 +84,22 @@ def compare(
 
 
 class Remark(str):
-    """A sentence on how files are compared, which is no difference."""
+    """A sentence on how files are compared; it reports no difference."""
 
 
 @dataclass(frozen=True)
 class Pairing:
-    """Which values of two files that differ in their points or times are compared.
+    """The values that are compared in two files of different points or times.
 
-    `finer`: 0 or 1, the file that is interpolated. `frames`: the numbers of a frame in each file,
-    in pairs; None of a steady file.
+    `finer`: the number, 0 or 1, of the file that is interpolated. `frames`: pairs of the numbers of
+    a frame in both files; None for a steady file.
     """
 
     finer: int
     frames: tuple[tuple[int | None, int | None], ...]
 
     def said(self, one: Solution, two: Solution) -> "Iterator[Remark]":
-        """In words."""
+        """The remarks on this pairing."""
         files = (one, two)
         fine, coarse = files[self.finer], files[1 - self.finer]
         yield Remark(
@@ -122,7 +122,7 @@ def _points(solution: Solution) -> str:
 
 
 def _pairing(one: Solution, two: Solution) -> Pairing | None:
-    """How two files are compared; None for the same points and times, bit for bit."""
+    """The pairing of two files; None for the same points and times: compare bit for bit."""
     axes = [each.coordinates for each in (one, two)]
     if list(axes[0]) != list(axes[1]):
         words = [", ".join(reversed(each)) for each in axes]
@@ -156,7 +156,7 @@ def _alike(line: np.ndarray, other: np.ndarray) -> bool:
 
 
 def _common_frames(one: Solution, two: Solution) -> tuple[tuple[int | None, int | None], ...]:
-    """The frames at times that both files have; of a march beside a steady file the last one."""
+    """The frames at times that both files have; for a march and a steady file the last frame."""
     if one.time is None or two.time is None:
         lasts = [None if each.time is None else len(each.time) - 1 for each in (one, two)]
         return ((lasts[0], lasts[1]),)
@@ -202,8 +202,8 @@ def _paired(one: Solution, two: Solution, field: str, pairing: Pairing) -> Itera
 
 
 def _brackets(line: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The number of the point before each position, and the share of the point behind it; beyond
-    the ends the first or last two points are extrapolated."""
+    """The number of the point before each position, and the weight of the point behind it; beyond
+    the ends the first or last two points extrapolate."""
     if len(line) == 1:
         return np.zeros(len(at), int), np.zeros(len(at))
     low = np.clip(np.searchsorted(line, at, side="right") - 1, 0, len(line) - 2)
@@ -213,7 +213,7 @@ def _brackets(line: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 def _interpolated(
     values: np.ndarray, axis: int, numbers: np.ndarray, shares: np.ndarray
 ) -> np.ndarray:
-    """Values between the points of one axis; those at a point are the very ones there."""
+    """Values interpolated along one axis; at a point of the file they are the file's own."""
     shape = [1] * values.ndim
     shape[axis] = len(shares)
     weights = shares.reshape(shape)
@@ -260,12 +260,12 @@ def _apart(a: np.ndarray, b: np.ndarray, limit: float) -> tuple[np.ndarray, np.n
     apart[np.isnan(apart)] = math.inf
     if limit > 0.0:
         return apart, apart > limit
-    # The bits of zeros differ in their sign.
+    # The zeros 0.0 and -0.0 are equal, but their bits differ.
     return apart, ~nothing & ((a != b) | (np.signbit(a) != np.signbit(b)))
 
 
 def _place(solution: Solution, frame: tuple[int, ...], index: tuple[int, ...]) -> str:
-    """A place in words: coordinates and time, and the numbers by which a file holds it."""
+    """A place in words: coordinates and time, and its indices in the file."""
     pairs = list(zip(solution.coordinates.items(), index, strict=True))[::-1]
     words = [f"{axis} = {line[number]:g}" for (axis, line), number in pairs]
     if frame and solution.time is not None:

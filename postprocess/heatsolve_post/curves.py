@@ -1,4 +1,4 @@
-"""Curves: the norm and the history of a run, profiles beside measured ones, figures of speed."""
+"""Curves: the norm and the history of a run, profiles beside a reference, figures of speed."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ OF_THE_MARCH = (
 )
 """Columns on the progress of a march, not on its results."""
 AXES = ("time", "step", "iteration")
-"""Columns over which others are drawn, the first of them that there is."""
+"""Other columns are drawn over the first of these columns that the history has."""
 SIDE_BY_SIDE = 2
 MOST_ROWS = 6
 """Rows of a column with several values that are drawn, evenly spread in time."""
@@ -82,7 +82,7 @@ def _rows_figure(solution: Solution, name: str) -> Figure:
     line = along_column_axis(axis, rows.shape[1], solution.coordinates)
     label = label_of(solution, axis) if axis in solution.coordinates else axis.replace("_", " ")
     scales = {}
-    if axis.startswith(WAVES):  # of the lowest, which is the mean, there is no logarithm
+    if axis.startswith(WAVES):  # wave number 0, the mean, has no logarithm
         line, rows, scales = line[1:], rows[:, 1:], {"xscale": "log", "yscale": "log"}
     drawing, ax = one_curve(label, name.replace("_", " "), solution.title, **scales)
     shown = evenly(len(times), MOST_ROWS)
@@ -128,7 +128,7 @@ def watched_figure(solution: Solution) -> Figure:
 def profile_of(solution: Solution, wanted: Profile) -> tuple[np.ndarray, np.ndarray]:
     """Positions and values of a field along a line, at the end of a march.
 
-    Across the line it is interpolated linearly between the points around.
+    Across the line the field is interpolated linearly between the points around.
     """
     lines = solution.coordinates
     through = dict(zip("xyz", wanted.through, strict=False))
@@ -154,7 +154,7 @@ def _around(line: np.ndarray, place: float) -> Sequence[tuple[int, float]]:
 
 
 def profile_figure(solution: Solution, wanted: Profile) -> tuple[Figure, float]:
-    """Both profiles in one Figure, and their largest difference at the positions given."""
+    """The profile and its reference in one Figure; their largest difference at its positions."""
     line, values = profile_of(solution, wanted)
     positions, reference = np.array(wanted.positions), np.array(wanted.values)
     inside = (positions >= line[0]) & (positions <= line[-1])
@@ -177,7 +177,7 @@ OWN, OTHER = "#2a6f97", "#b8b8b8"
 BAR_HEIGHT = 0.21  # inches from one bar to the next
 HALF_COLUMN = 3.5
 DECADE = 10.0
-"""From the point of a run to either end of the roof."""
+"""The factor between the point of a run and either end of the roof."""
 PREFIXES = ((1e9, "G "), (1e6, "M "), (1e3, "k "))
 
 Row = Mapping[str, Any]
@@ -185,11 +185,11 @@ Row = Mapping[str, Any]
 
 @drawing_style()
 def bench_figure(rows: Sequence[Row]) -> Figure:
-    """The rows of a benchmark, as in its JSON: horizontal bars, other ways of the work in grey.
+    """The rows of a benchmark, as in its JSON: horizontal bars, grey for other ways of the work.
 
-    A panel for each of the two units. Raises InputError where there is nothing to draw.
+    Each of the two units has a panel. Raises InputError where there is nothing to draw.
     """
-    others = [row for row in rows if not row["name"].startswith("copy")]  # which is the unit
+    others = [row for row in rows if not row["name"].startswith("copy")]  # copy is the unit
     panels = [
         ([row for row in others if row.get(unit) is not None], unit)
         for unit in ("fraction_of_copy", "copies")
@@ -243,7 +243,7 @@ def scaling_figure(
 ) -> Figure:
     """The sizes of a study (`tools.scaling`) and a model of more, over the number of processes.
 
-    Above throughput with its spread, below efficiency.
+    The upper panel shows the throughput with its spread, the lower panel the efficiency.
     """
     drawing = Figure(figsize=(HALF_COLUMN, 4.2))
     above, below = drawing.subplots(2, 1, sharex=True)
@@ -280,7 +280,7 @@ def scaling_figure(
 
 
 def _over_processes(ax: Axes, counts: Sequence[int]) -> None:
-    """An axis of powers of two; many of them share the room of eight labels."""
+    """A logarithmic axis of numbers of processes, with at most eight labels."""
     ax.set_xscale("log", base=2)
     shown = counts[:: max(1, -(-len(counts) // 8))]
     ax.set_xticks(shown, [str(count) for count in shown])
@@ -296,7 +296,7 @@ def roofline_figure(attributes: dict[str, Any], bandwidth: float) -> Figure:
     """Points updated in a second against points for each byte that must move, both logarithmic.
 
     The roof is bandwidth x points a byte: S. Williams, A. Waterman and D. Patterson, Comm. ACM 52
-    (2009), 65, with updates for operations. Above it lies the gain of several sweeps in one pass.
+    (2009), 65, with updates for operations. Runs with several sweeps in one pass may lie above it.
     """
     points, moved = attributes["points_updated"], attributes["bytes_moved"]
     intensity, rate = points / moved, points / attributes["solve_seconds"]

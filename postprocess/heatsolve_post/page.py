@@ -1,4 +1,4 @@
-"""A run on one page: the problem, the convergence, the results; HTML that needs nothing else."""
+"""A run on one page: the problem, the convergence, the results; HTML that needs no other file."""
 
 import base64
 import html
@@ -45,11 +45,10 @@ NO_ROOF = (
 
 
 def report(path: Path, output: Path | None = None, bandwidth: Roof = None) -> Path:
-    """Write a page about the field file `path`, by default beside it as NAME.html; its path.
+    """Write a page about the field file `path`, by default beside it as NAME.html; return its path.
 
-    `bandwidth` is the roof of the roofline figure, which is left out without it. Raises InputError
-    for a file that is not there, FileFailure for one that is damaged, or a page that cannot be
-    written.
+    `bandwidth` is the roof of the roofline figure; without it the figure is left out. Raises
+    InputError for a missing file, FileFailure for a damaged file, or a page that cannot be written.
     """
     path = Path(path)
     output = Path(output) if output else path.with_name(f"{path.name.removesuffix('.h5')}.html")
@@ -61,7 +60,7 @@ def report(path: Path, output: Path | None = None, bandwidth: Roof = None) -> Pa
 
 
 def page(solution: Solution, bandwidth: Roof) -> str:
-    """The HTML. All that comes from the file is escaped: it may be a stranger's."""
+    """The HTML. All text from the file is escaped: it may be a stranger's file."""
     good, verdict = verdict_of(solution)
     about = solution.case.get("case")
     about = about if isinstance(about, dict) else {}
@@ -119,7 +118,7 @@ def _image(drawing: Figure, said: str, caption: str = "", wide: bool = False) ->
 
 
 def _table(rows: list[list[Any]], kind: str = "") -> str:
-    """The first row is the head."""
+    """A table in HTML; the first row is the head."""
     head, *body = [[_text(cell) for cell in row] for row in rows]
     lines = [f"<tr>{''.join(f'<th>{cell}</th>' for cell in head)}</tr>"]
     lines += [f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in body]

@@ -41,15 +41,15 @@ from heatsolve_post.view import View, limits_of, look, quantity
 ARROWS = 22
 """Arrows along the longer side of a plane."""
 DENSITY, SPARSE = 1.1, 0.35
-"""The density of streamlines along the longer side, and the least one, as matplotlib counts."""
+"""The density of streamlines along the longer side, and the least density, in matplotlib's unit."""
 
 
 @dataclass(frozen=True)
 class Look:
     """How a field is drawn.
 
-    `limits` are the lowest and the highest value shown, `over` a plane "vectors", "streamlines" or
-    nothing.
+    `limits`: the lowest and the highest value shown. `over`: "vectors", "streamlines" or "", drawn
+    over a plane.
     """
 
     log: bool = False
@@ -91,14 +91,14 @@ def figure(
     limits: Limits | str | None = None,
     compare: Source | None = None,
 ) -> Figure:
-    """The Figure of one field; with `history` of its norm, or of its column called `field`.
+    """The Figure of one field; with `history` of the norm, or of the history's column `field`.
 
     The options are as in `heatsolve plot`. `field`, `slices` (positions by axis) and `at_time`
-    choose what is drawn, as for `view.look`: a line, a plane, or of a field in space its three
-    mid-planes. `log`: on a logarithmic scale. `limits`: from this value to that one, in place of
-    all values. `vectors` or `streamlines` of the velocity go over a plane. `compare`: another file,
-    whose field is drawn beside, with the difference. Raises as `read` does, and InputError for what
-    cannot be drawn.
+    choose a line, a plane, or the three mid-planes of a 3D field, as for `view.look`. `log`: on a
+    logarithmic scale. `limits`: the lowest and the highest value shown, in place of all values.
+    `vectors`, `streamlines`: draw the velocity over a plane. `compare`: another file, whose field
+    is drawn beside, with the difference. Raises as `read` does, and InputError for options that
+    exclude each other or cannot be drawn.
     """
     if vectors and streamlines:
         raise InputError("--vectors and --streamlines exclude each other")
@@ -208,7 +208,7 @@ def _fill(
     (y, x), plane = view.up_to_the_walls(view.values[-1] if values is None else values)
     plane, levels = np.ma.masked_invalid(plane), colours.levels
     if isinstance(colours.norm, LogNorm):
-        # Half of the lowest level lies below the scale.
+        # Values below the scale are drawn at half of the lowest level.
         below = colours.extend in ("min", "both")
         plane = np.ma.maximum(plane, (0.5 if below else 1.0) * levels[0])
     filled = ax.contourf(
@@ -239,7 +239,7 @@ def _comparison(view: View, other: View, how: Look) -> Figure:
 
 
 def _comparison_of_lines(view: View, other: View, how: Look) -> Figure:
-    """Both, the one dashed, at the last moment; below them the first less the other."""
+    """Both lines at the last time, the other one dashed; below them the first less the other."""
     drawing = Figure(figsize=(4.2, 4.2))
     above, below = drawing.subplots(2, 1, sharex=True, height_ratios=[2, 1])
     ((axis, x),) = view.axes.items()
@@ -258,7 +258,7 @@ def _comparison_of_lines(view: View, other: View, how: Look) -> Figure:
 
 
 def _comparison_of_planes(view: View, other: View, how: Look) -> Figure:
-    """Both on one scale of colours, and the first less the other."""
+    """Both planes on one scale of colours, and the first less the other."""
     width, height = box = box_of(view, longest=2.0)
     below = bar_lies_below(width, height)
     lefts = [0.7, 1.0 + width, (1.3 if below else 2.1) + 2 * width]  # inches
@@ -295,7 +295,7 @@ def _comparison_of_planes(view: View, other: View, how: Look) -> Figure:
 
 
 def velocity_in(view: View) -> tuple[np.ndarray, np.ndarray]:
-    """The two components of the velocity in a plane, across and up. Raises InputError for none."""
+    """The velocity's two components in a plane, across and up. Raises InputError if it has none."""
     up, across = (f"velocity_{axis}" for axis in view.axes)
     for name in (across, up):
         if name not in view.solution.units:
@@ -304,7 +304,7 @@ def velocity_in(view: View) -> tuple[np.ndarray, np.ndarray]:
 
 
 def vectors(ax: Axes, view: View, _: Colours) -> str:
-    """Draw arrows of the velocity at evenly spread points; the caption of the longest one."""
+    """Draw arrows of the velocity at evenly spread points; return the longest arrow's caption."""
     u, v = velocity_in(view)
     y, x = view.axes.values()
     apart = max(np.ptp(x), np.ptp(y)) / ARROWS
@@ -312,7 +312,7 @@ def vectors(ax: Axes, view: View, _: Colours) -> str:
     u, v = u[np.ix_(rows, columns)], v[np.ix_(rows, columns)]
     speed = np.hypot(u, v)
     largest = float(np.nanmax(speed, initial=0.0)) or 1.0
-    # The longest one reaches to the next point.
+    # The longest arrow reaches to the next point.
     ax.quiver(
         x[columns], y[rows], u, v, scale=largest / apart, scale_units="xy", angles="xy",
         width=0.005, edgecolor="0.15", linewidth=0.3, pivot="mid", color="white",
@@ -322,13 +322,13 @@ def vectors(ax: Axes, view: View, _: Colours) -> str:
 
 
 def _spread(line: np.ndarray, apart: float) -> np.ndarray:
-    """Numbers of points of a line, about so far apart."""
+    """Numbers of points of a line, about the distance `apart` from each other."""
     stride = max(1, round(apart / (np.ptp(line) / (len(line) - 1))))
     return np.arange((len(line) - 1) % stride // 2, len(line), stride)
 
 
 def streamlines(ax: Axes, view: View, colours: Colours) -> str:
-    """Lines along the velocity, which need no words; dark on a map that is white in its middle."""
+    """Draw streamlines, dark on a map with a white middle; they need no caption."""
     u, v = velocity_in(view)
     y, x = (np.linspace(line[0], line[-1], len(line)) for line in view.axes.values())
     ratio = float(np.ptp(y) / np.ptp(x))

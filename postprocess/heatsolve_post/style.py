@@ -26,7 +26,7 @@ from heatsolve.io.disk import aside
 from heatsolve_post.view import View
 
 DOTS = {"png": 250, "pdf": 400, "svg": 400}
-"""Dots an inch, by format: of a whole PNG, of the fields within a PDF or SVG."""
+"""Dots an inch, by format: for a whole PNG, for the fields within a PDF or SVG."""
 STYLE: Any = {
     "font.size": 9,
     "axes.titlesize": 9,
@@ -58,9 +58,9 @@ EQUAL_UP_TO = 8  # a longer box than this is not drawn to scale
 MISSING = "0.8"
 """The grey of points without a value."""
 SOLID, OUTLINE = "0.7", "0.15"
-"""The grey of obstacles, and the one around them."""
+"""The grey of obstacles, and the grey of their outlines."""
 ABOVE = 2.8
-"""Obstacles are drawn over the field, arrows and streamlines, and below labels."""
+"""The order of obstacles: drawn over the field, arrows and streamlines, and below labels."""
 ACROSS, UP = 0.65, 0.32
 """Least distance between two numbers of an axis, inches, along x and along y."""
 MOST_TICKS = 5
@@ -69,18 +69,18 @@ MOST_TICKS = 5
 
 @cache
 def families() -> list[str]:
-    """The fonts of figures: matplotlib's own, and behind it one with more letters, if there is
-    one on this machine."""
+    """The fonts of figures: matplotlib's own, then a font with more letters, if this machine has
+    one."""
     known = {font.name for font in font_manager.fontManager.ttflist}
     return ["sans-serif", *[name for name in EAST_ASIAN if name in known][:1]]
 
 
 @contextmanager
 def drawing_style(more: Mapping[str, Any] | None = None) -> Iterator[None]:
-    """The style of figures, and `more`; around everything that draws them or writes them.
+    """The style of figures, with `more` settings: the context in which they are drawn and written.
 
     Letters without a glyph are drawn as boxes, and a value far beyond the limits has the colour of
-    their end: both show in the picture, and are not warned of.
+    their end: both show in the picture, so no warning is given.
     """
     style = STYLE | {"font.family": families()} | (more or {})
     with warnings.catch_warnings(), np.errstate(over="ignore"), matplotlib.rc_context(style):
@@ -155,7 +155,7 @@ def set_title(drawing: matplotlib.figure.Figure, text: str, ax: Axes | None = No
 
 
 def box_of(view: View, longest: float) -> tuple[float, float]:
-    """Width and height (inches) for a plane, to scale where `set_up_plane` draws it so."""
+    """Width and height (inches) for a plane, to scale where `set_up_plane` draws to scale."""
     ratio = _ratio(view)
     if not 1 / EQUAL_UP_TO <= ratio <= EQUAL_UP_TO:
         ratio = float(np.clip(ratio, 1 / 3, 3))
@@ -163,7 +163,7 @@ def box_of(view: View, longest: float) -> tuple[float, float]:
 
 
 def _ratio(view: View) -> float:
-    """How much higher than wide a plane is. Raises InputError for one without width or height."""
+    """Height over width of a plane. Raises InputError for a plane without width or height."""
     if min(map(len, view.axes.values())) < 2:
         raise InputError("a plane one point wide cannot be drawn: it needs two points on each axis")
     up, across = (high - low for low, high in view.ends)
@@ -209,7 +209,7 @@ def draw_obstacles(ax: Axes, view: View) -> None:
 
 
 def mark_ends(axis: Axis, ends: tuple[float, float], most: int) -> None:
-    """Numbers on an axis: at both ends, and round ones between them, with `most` steps at most."""
+    """Put numbers on an axis: at both ends, and round numbers between, in at most `most` steps."""
     low, high = ends
     steps = MaxNLocator(min(max(1, most), MOST_TICKS), steps=[1, 2, 2.5, 5, 10]).tick_values(
         low, high
@@ -221,7 +221,7 @@ def mark_ends(axis: Axis, ends: tuple[float, float], most: int) -> None:
 
 
 def _short(ticks: list[float]) -> list[str] | None:
-    """Numbers in as few digits as show them well, as 0, 2, 4, 6.28; None if that takes many."""
+    """Numbers in the fewest digits that suffice, as 0, 2, 4, 6.28; None if five do not."""
     room = 0.02 * float(np.diff(ticks).min())
     for digits in (3, 4, 5):
         texts = [f"{tick:.{digits}g}" for tick in ticks]
@@ -236,11 +236,11 @@ def _short(ticks: list[float]) -> list[str] | None:
 LEVELS = 41
 """Bands of colour: an odd number, so that 0 lies within a white one between equal limits."""
 ROUNDING = 1e-9
-"""A share of a range: values beyond it by less count as inside."""
+"""Values beyond a range by less than this share of it count as inside."""
 DECADES = 1e-8
-"""A share of the largest value: a logarithmic scale shows nothing smaller."""
+"""A logarithmic scale shows no values below this share of the largest value."""
 SIGNED_DECADES = 1e-3
-"""The same where there are values of both signs; smaller ones are drawn on a linear scale."""
+"""With values of both signs the scale is linear below this share of the largest magnitude."""
 FEW_DECADES = 100.0  # a shorter range may have no power of ten to be marked
 DIVERGING = "RdBu_r"
 """Blue for values below 0, white for 0, red for values above."""
@@ -272,7 +272,7 @@ class Colours:
 
     @property
     def levels(self) -> np.ndarray:
-        """Of contours, evenly spread on the scale."""
+        """The levels of contours, evenly spread on the scale."""
         low, high = np.asarray(self.norm([self.low, self.high]))
         return np.unique(self.norm.inverse(np.linspace(low, high, LEVELS + 1)))
 
@@ -286,11 +286,11 @@ class Colours:
 def colours_of(
     field: str, values: Sequence[np.ndarray], log: bool = False, limits: Limits | None = None
 ) -> Colours:
-    """The colours of a field for all finite values of some arrays, or from one limit to another.
+    """The colours of a field for all finite values of some arrays, or between the `limits`.
 
-    Velocities, pressures and differences have a diverging map that is centred at 0, unless 0 lies
-    further from their values than these from each other. Raises InputError for a logarithmic
-    scale where nothing has a logarithm.
+    Velocities, pressures and differences have a diverging map that is centred at 0, unless 0 is
+    further from the range of their values than the range is wide. Raises InputError for a
+    logarithmic scale where no value has a logarithm.
     """
     every = np.concatenate([array[np.isfinite(array)] for array in values]).astype(float)
     norm = logarithmic(every, limits) if log else Normalize(*(limits or span_of(every)))
@@ -315,7 +315,7 @@ SIGNED = re.compile(
     r"pressure|velocity_|vorticity|q_criterion|stream_function|heat_flux_|.*_gradient_[xyz]$"
     rf"|{re.escape(DIFFERENCE)}$"
 )
-"""Fields of both signs, to which 0 is a level of its own."""
+"""The names of fields of both signs, which have a level of its own for 0."""
 
 
 def span_of(values: np.ndarray) -> Limits:
@@ -331,7 +331,7 @@ def span_of(values: np.ndarray) -> Limits:
 def logarithmic(values: np.ndarray, limits: Limits | None = None) -> LogNorm | SymLogNorm:
     """A logarithmic scale for finite values; where they have both signs it is linear about 0.
 
-    Raises InputError where there is nothing that has a logarithm.
+    Raises InputError where no value has a logarithm.
     """
     largest = float(np.abs(limits if limits else values).max(initial=0.0))
     if largest == 0.0:
@@ -380,7 +380,7 @@ def add_colourbar(
 
 
 def bar_lies_below(width: float, height: float) -> bool:
-    """Whether the bar of a plane lies below it."""
+    """Whether the colour bar of a plane lies below the plane, not beside it."""
     return width > 2.5 * height
 
 
@@ -396,5 +396,5 @@ def add_bar_beside(
     way = "horizontal" if below else "vertical"
     drawing = ax.get_figure(root=True)
     assert drawing is not None
-    most = 6 if max(width, height) > 2.5 else 4  # or their numbers would touch
+    most = 6 if max(width, height) > 2.5 else 4  # more numbers would touch
     add_colourbar(drawing, filled, colours, label, most, cax=bar, orientation=way)

@@ -15,29 +15,29 @@ from heatsolve.io.reader import Solution, Source, cuts, evenly, read
 from heatsolve.report import shown
 
 DRAWN_POINTS = 1000
-"""An axis of a figure shows no more than this."""
+"""The most points along an axis of a figure."""
 LARGEST, SMALLEST_SPAN = 1e100, 1e-100
-"""Of the limits of a figure."""
+"""Bounds of the magnitude of a figure's limits, and of the distance between them."""
 MOMENTS = 6
 """Frames of a march that are drawn as lines in one figure."""
 LETTERS_OF_UNIT = 30
-"""More of them are cut off."""
+"""The most letters of a unit; further letters are cut off."""
 FINE, PARTS = 600, 3
-"""Along the longer side of a plane: squares for which it is said how much of them is solid, and
-points along each side of a square at which that is asked."""
+"""Squares along the longer side of a plane for which the solid share is computed, and test points
+along each side of a square."""
 
 MOST_TESTS = 10**8
 """Tests of points against obstacles: with many obstacles the squares are larger."""
 
 Place = tuple[tuple[str, float], ...]
-"""Where a plane or a line lies: axes across which it is cut, with the positions."""
+"""The place of a plane or a line: the axes across which it is cut, with the positions."""
 
 
 @dataclass(frozen=True, eq=False)
 class Domain:
     """The ends of each axis, the periodic axes, and the obstacles.
 
-    Fields on cells end half a cell before the walls, and periodic ones before they repeat.
+    Fields on cells end half a cell before the walls, periodic fields before they repeat.
     """
 
     ends: Mapping[str, tuple[float, float]]
@@ -49,8 +49,8 @@ class Domain:
 class View:
     """A field of a file, on the points that a figure shows.
 
-    `axes` are its axes with the positions drawn, slowest first, `at` the numbers of the points
-    along the other axes at which it is cut, `frames` the numbers of the frames that are shown.
+    `axes`: the positions drawn, by axis, slowest axis first. `at`: the numbers of the points at
+    which the field is cut, by axis. `frames`: the numbers of the frames that are shown.
     """
 
     solution: Solution
@@ -65,13 +65,13 @@ class View:
         return list(self.read(self.field))
 
     def read(self, field: str) -> list[np.ndarray]:
-        """Another field of the same file at the same place."""
+        """Any field of the file at the same place, one array for each frame."""
         return list(self.every(field))
 
     def every(self, field: str) -> Iterator[np.ndarray]:
-        """The values of a field, frame by frame; within obstacles where it says nothing, NaN.
+        """The values of a field, frame by frame; NaN within obstacles where it has no meaning.
 
-        Points just inside have the values of the neighbours outside.
+        Points just inside a surface have the mean of their neighbours outside.
         """
         lines = self.solution.coordinates
         positions = {axis: np.array(lines[axis][number]) for axis, number in self.at.items()}
@@ -85,7 +85,7 @@ class View:
 
     @cached_property
     def domain(self) -> Domain:
-        """Where the walls are, and the obstacles."""
+        """The walls and the obstacles of the case."""
         return domain_of(self.solution)
 
     @property
@@ -100,10 +100,10 @@ class View:
         return solid(self.domain, tuple(self.axes), place)
 
     def up_to_the_walls(self, values: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
-        """Positions and values with the walls, where cells end half a cell before them.
+        """Positions and values, continued to the walls where cells end half a cell before them.
 
-        They are extrapolated linearly, within the range of the values, or on a periodic axis
-        interpolated between its two ends.
+        Values at walls are extrapolated linearly, within the range of the values, or on a periodic
+        axis interpolated between its two ends.
         """
         lines = list(self.axes.values())
         finite = values[np.isfinite(values)]
@@ -134,7 +134,7 @@ class View:
         return label_of(self.solution, name)
 
     def cut(self, axis: str, number: int) -> "View":
-        """The same, cut at a point of one more axis."""
+        """The same view, cut at a point of one more axis."""
         kept = {name: line for name, line in self.axes.items() if name != axis}
         return replace(self, axes=kept, at={**self.at, axis: number})
 
@@ -145,14 +145,14 @@ class View:
         return ", ".join(quantity(axis, lines[axis][n], units[axis]) for axis, n in self.at.items())
 
     def moment(self, frame: int) -> str:
-        """The time of a frame, as "t = 2 s"; nothing of a steady file."""
+        """The time of a frame, as "t = 2 s"; "" for a steady file."""
         if self.solution.time is None:
             return ""
         return quantity("t", self.solution.time[frame], self.solution.units["time"])
 
     @property
     def title(self) -> str:
-        """Of the case, with the place, and the time if there is one."""
+        """The title of the case, with the place, and the time if there is one."""
         when = self.moment(self.frames[0]) if len(self.frames) == 1 else ""
         return ", ".join(filter(None, (self.solution.title, self.place, when)))
 
@@ -163,16 +163,16 @@ def look(
     slices: Mapping[str, float] | None = None,
     time: float | None = None,
 ) -> View:
-    """A view of a field of a file, by default of the temperature or else of the first one.
+    """A view of a field of a file, by default of the temperature or else of the first field.
 
-    `slices` are positions along axes across which it is cut, `time` the moment of a march, by
-    default its end, of a line several; the nearest points and frames are taken. Raises InputError
-    for an axis, a place or a time that the file does not have, and as `read` does.
+    `slices`: positions at which the field is cut, by axis. `time`: a time of a march, by default
+    its end, for lines several times. The nearest points and frames are taken. Raises InputError for
+    an axis, a place or a time that the file does not have, and as `read` does.
     """
     solution = read(source, fields=())
     lines = solution.coordinates
     at = {axis: _nearest(solution, axis, place) for axis, place in (slices or {}).items()}
-    at |= {axis: 0 for axis, line in lines.items() if len(line) == 1}  # of a file of a plane
+    at |= {axis: 0 for axis, line in lines.items() if len(line) == 1}  # the file holds a plane
     if len(at) == len(lines):
         if not slices:
             raise InputError(f"{solution.path} holds one point, of which nothing can be drawn")
@@ -187,7 +187,7 @@ def look(
 
 
 def main_field(solution: Solution) -> str:
-    """The temperature, or else the first field that is no statistic of another one."""
+    """The temperature, or else the first field that is no statistic of another field."""
     if "temperature" in solution.names:
         return "temperature"
     case = _of_text(str(solution.attributes.get("case", "")))
@@ -225,7 +225,7 @@ def _nearest(solution: Solution, axis: str, place: float) -> int:
 
 
 def parse_slices(texts: Sequence[str]) -> dict[str, float]:
-    """Positions by axis, of texts such as "z=0.5". Raises InputError for others."""
+    """Positions by axis, from texts such as "z=0.5". Raises InputError for other texts."""
     slices: dict[str, float] = {}
     for text in texts:
         axis, _, place = (part.strip() for part in text.partition("="))
@@ -240,9 +240,9 @@ def parse_slices(texts: Sequence[str]) -> dict[str, float]:
 
 
 def limits_of(limits: Any) -> tuple[float, float] | None:
-    """The lowest and the highest value to show, also of a text such as "-1,1"; None for all.
+    """The lowest and the highest value to show, also from a text such as "-1,1"; None for all.
 
-    Raises InputError for others.
+    Raises InputError for anything but two numbers.
     """
     if limits is None:
         return None
@@ -251,7 +251,7 @@ def limits_of(limits: Any) -> tuple[float, float] | None:
         low, high = map(float, limits)
     except (TypeError, ValueError):
         low = high = np.nan
-    # The ticks of matplotlib overflow far out, and its colours of tiny spans.
+    # Matplotlib's ticks overflow for huge limits, and its colours for tiny spans.
     if not -LARGEST <= low < high <= LARGEST or high - low < SMALLEST_SPAN:
         said = ",".join(map(str, limits)) if isinstance(limits, list | tuple) else str(limits)
         raise InputError(
@@ -282,7 +282,7 @@ def quantity(name: str, value: float, unit: str) -> str:
 def solid(
     domain: Domain, axes: tuple[str, ...], at: Place
 ) -> tuple[list[np.ndarray], np.ndarray] | None:
-    """How much of a line or a plane is solid, square by square: positions by axis, and shares.
+    """The solid share of each square of a line or a plane: positions by axis, and the shares.
 
     `axes` slowest first. The outermost positions are on the walls. None without obstacles.
     """
@@ -308,10 +308,10 @@ def solid(
 
 
 def hidden(domain: Domain, field: str, positions: Mapping[str, np.ndarray]) -> np.ndarray | None:
-    """Whether points lie in obstacles where a field says nothing; None without such obstacles.
+    """Whether points lie in obstacles where a field has no meaning; None without such obstacles.
 
-    A pressure says nothing there, nor does a quantity of which an obstacle has no value: it keeps
-    what it was at the start. `positions` along the axes, in the shape of the points.
+    A pressure has no meaning there, nor has a quantity without a value of the obstacle: it keeps
+    its initial value. `positions`: along the axes, in the shape of the points.
     """
     if field.startswith("velocity_"):
         return None
@@ -326,7 +326,7 @@ def within(obstacles: Sequence[Any], positions: Mapping[str, np.ndarray]) -> np.
 
 
 def continued(values: np.ndarray, inside: np.ndarray) -> np.ndarray:
-    """Values outside obstacles, with the mean of the neighbours at points just inside, NaN deeper.
+    """Values outside obstacles; just inside, the mean of the neighbours outside; deeper, NaN.
 
     So the contours beside a surface do not bend towards the values behind it.
     """
@@ -343,7 +343,7 @@ def continued(values: np.ndarray, inside: np.ndarray) -> np.ndarray:
 def domain_of(solution: Solution) -> Domain:
     """The domain of the case in a file; without a case, between the first and last points.
 
-    Of a file of some points only it ends where these do, but where they reach from wall to wall.
+    The domain of a file of some points ends at them, along axes of which the file lacks points.
     """
     case = _of_text(str(solution.attributes.get("case", "")))
     lines = solution.coordinates

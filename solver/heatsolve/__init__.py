@@ -20,10 +20,10 @@ MODELS = {
     "transport": "heatsolve.models.transport",
     "flow": "heatsolve.models.flow",
 }
-"""The built-in models: the folder of each `model.kind`, the usual one first."""
+"""The built-in models: the folder of each `model.kind`, the default kind first."""
 
 PUBLIC = ("Check", "Result", "Simulation", "check", "load", "march", "model", "open", "run")
-"""What Python programs use, from `api`: imported when it is asked for."""
+"""The names that Python programs use; each is imported from `api` at its first use."""
 
 
 def __dir__() -> list[str]:

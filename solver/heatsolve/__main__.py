@@ -6,7 +6,7 @@ from heatsolve.errors import ExitCode
 
 
 def main() -> None:
-    """The program; Ctrl-C is no mistake either while it is still being loaded."""
+    """The program; Ctrl-C ends it with exit code 130, also while it is being loaded."""
     try:
         from heatsolve.cli import main as run
     except KeyboardInterrupt:

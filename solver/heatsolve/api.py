@@ -47,15 +47,15 @@ Overrides = Mapping[str, Any] | Sequence[str]
 """Keys of a case and their values, `{"grid.cells": [64, 64]}`, or texts as for `--set`."""
 
 WRITTEN: dict[tuple[Path, str], str] = {}
-"""By folder and name the texts of the cases given as tables that this process has run."""
+"""The texts of cases given as tables that this process has run, by folder and name."""
 
 
 def load(case: str | Path | Mapping[str, Any], overrides: Overrides = ()) -> Case:
     """The case of a file, of a shipped name, or of a table as `tomllib` gives it.
 
-    In a table and in overrides arrays of NumPy are lists, and its scalars numbers; where a field
-    may stand, an array of NumPy or xarray is its values. Raises CaseError, with a line for each
-    mistake; InputError if there is no such case.
+    In a table and in overrides arrays of NumPy may stand for lists, and its scalars for numbers;
+    where a field may stand, an array of NumPy or xarray gives its values. Raises CaseError, with a
+    line for each mistake; InputError if there is no such case.
     """
     arrays: dict[str, Any] = {}
     if not isinstance(case, str | PathLike | Mapping):
@@ -90,18 +90,18 @@ def run(
     strict: bool = False,
     quiet: bool = True,
 ) -> Result:
-    """Run a case, write its file, and return that.
+    """Run a case, write its file, and return its results.
 
-    The file is NAME.h5 in the current folder. A case given as a table is called "case", and the
-    next, other ones in that folder "case-2", "case-3" and so on, as far as this process goes;
-    `restart` takes the one whose checkpoints are of this case. With `output=False` there is no
-    file, and the result stays in memory.
+    The file is NAME.h5 in the current folder. The first case that a process gives as a table there
+    is called "case", further, different ones "case-2", "case-3" and so on; `restart` takes the name
+    whose checkpoints are of this case. With `output=False` there is no file, and the result stays
+    in memory.
 
-    `each(simulation)` is called as `march` yields, `every` as there. The run ends where it returns
-    True or a text, the reason, or calls `Simulation.stop`.
+    `each(simulation)` is called when `march` would yield, with `every` as there. The run ends when
+    `each` returns True or a text, the reason, or calls `Simulation.stop`.
 
     Under mpiexec or srun the processes run it together, and each has the whole result. `restart`,
-    `overwrite` and `strict` are those of the command line. Raises HeatsolveError: InputError,
+    `overwrite` and `strict` are as on the command line. Raises HeatsolveError: InputError,
     Diverged, FileFailure. A run that has not converged is no error: see `Result.converged`.
 
     >>> result = heatsolve.run("hot-plate", overrides={"grid.nodes": [17, 17]}, output=False)
@@ -136,12 +136,12 @@ def run(
 def march(
     case: str | Path | Mapping[str, Any] | Case, every: Every = None, **options: Any
 ) -> Iterator["Simulation"]:
-    """The simulation of a case at its start, `every` so often, and at its end.
+    """The simulation of a case at its start, at the times of `every`, and at its end.
 
     `every` is a number of steps, `"10 steps"`; a time of the march, 0.5 or `"0.5 s"`; or a list of
-    times: a time means the first step that reaches it, for no step is shortened to meet one. By
-    default it is each step. A steady case has iterations, which count as steps here. A restart
-    begins behind its checkpoint. Other options are those of `Simulation`. A loop that is left
+    times. A time means the first step that reaches it: no step is shortened to meet a time. By
+    default it is each step. The iterations of a steady case count as steps. A restart first yields
+    after the step of its checkpoint. Other options are as for `Simulation`. A loop that is left
     early ends the run there.
 
     >>> plate = {"overrides": {"grid.cells": [16, 16], "time.end": 0.1}}
@@ -155,15 +155,15 @@ def march(
 
 
 class Simulation(Mapping[str, Any]):
-    """A run of a case whose steps are made when they are asked for; a mapping of its fields.
+    """A run of a case that makes steps when a program asks for them; a mapping of its fields.
 
-    It begins before the first step, or behind the one of a checkpoint. Its steps have the same bits
-    as those of `run`, however they are asked for. By default there is no file, and the frames that
-    the case asks for are kept in memory; with `output`, a path or None for NAME.h5, they are
-    written as `run` does, and the file is complete when the run is over. Options and errors are
-    those of `run`. In a `with` block the run ends with the block.
+    It begins before the first step, or behind the step of a checkpoint. Its steps have the bits of
+    the steps of `run`, however a program asks for them. By default there is no file, and the frames
+    that the case asks for are kept in memory; with `output`, a path or None for NAME.h5, they are
+    written as by `run`, and the file is complete when the run is over. Options and errors are as
+    for `run`. In a `with` block the run ends with the block.
 
-    Under mpiexec or srun all processes make the same calls, of every method that asks for steps or
+    Under mpiexec or srun all processes make the same calls of each method that makes steps or reads
     fields.
 
     >>> sim = heatsolve.Simulation("hot-plate", overrides={"grid.nodes": [17, 17]})
@@ -201,7 +201,7 @@ class Simulation(Mapping[str, Any]):
             self._at = pause
 
     def _path(self, output: str | Path | bool | None, restart: bool) -> Path | None:
-        """The file of the run; None for that of the case's name, or none at all."""
+        """The path of the run's file; None for NAME.h5, or for no file."""
         case = self.case
         if output == "":
             raise InputError("output is given nothing")
@@ -216,7 +216,7 @@ class Simulation(Mapping[str, Any]):
 
     @contextmanager
     def _together(self) -> Iterator[None]:
-        """An error ends the run, and all other processes, too."""
+        """In this context an error ends the run, on all processes."""
         try:
             with failing_together(self._ranks):
                 yield
@@ -228,7 +228,7 @@ class Simulation(Mapping[str, Any]):
     # ---- steps ---------------------------------------------------------------------------------
 
     def step(self, count: int = 1) -> int:
-        """Make this number of steps, or iterations, or as many as there are; return how many.
+        """Make `count` steps or iterations, fewer at the end of the run; return their number.
 
         Raises InputError for anything but a whole number from 0 on.
 
@@ -249,7 +249,7 @@ class Simulation(Mapping[str, Any]):
     def run(self, until: float | str | None = None) -> None:
         """March to the first step that reaches a time, 0.5 or `"0.5 s"`, by default to the end.
 
-        Raises InputError for a time behind the end of the march, or for none.
+        Raises InputError for a time behind the end of the march, or a value that is no time.
         """
         schedule, end = Schedule(), self.case.time
         if until is not None:
@@ -266,7 +266,7 @@ class Simulation(Mapping[str, Any]):
         self._go(Until(schedule=schedule))
 
     def march(self, every: Every = None) -> Iterator[Self]:
-        """Yield the simulation now, `every` so often, and at the end: see `heatsolve.march`."""
+        """Yield the simulation now, at the times of `every`, at the end: see `heatsolve.march`."""
         return self._march(schedule_of(every, self.case.model.steady))
 
     def _march(self, schedule: Schedule) -> Iterator[Self]:
@@ -289,10 +289,10 @@ class Simulation(Mapping[str, Any]):
             self._yielded = False
 
     def call(self, each: Callable[["Simulation"], object], every: Every = None) -> None:
-        """Call a function with the simulation as `march` yields it, up to the end of the run.
+        """Call a function each time that `march` would yield, up to the end of the run.
 
-        The run ends where it returns True or a text, the reason, or calls `stop`; its file is
-        complete also where the function raises an error.
+        The run ends when the function returns True or a text, the reason, or calls `stop`; the file
+        is complete even if the function raises an error.
         """
         with failing_together(self._ranks):
             for _ in self.march(every):
@@ -307,12 +307,12 @@ class Simulation(Mapping[str, Any]):
     def set(self, key: str | Mapping[str, Any], value: Any = None) -> None:
         """Give a source or a wall of a march another value from the next step on.
 
-        `key` is that of the case, and may be a mapping of several keys to values; a value may be an
-        expression of x, y, z and t. All processes must set the same. The file names what was set,
-        after which step (`changes`), and checkpoints hold it. In the last call of a callback, and
-        the last turn of a loop over `march`, it has no effect.
+        `key` is a key of the case, or a mapping of several keys to values; a value may be an
+        expression of x, y, z and t. All processes must set the same values. The file names them
+        with their steps (`changes`), and checkpoints hold them. In the last call of a callback, and
+        in the last turn of a loop over `march`, `set` has no effect.
 
-        Raises CaseError for a value that the case cannot have, InputError for another key, for a
+        Raises CaseError for a value that the case cannot have, InputError for any other key, for a
         steady case, after the end of the run, and where the step of the march would be unstable;
         then nothing has changed.
 
@@ -352,19 +352,19 @@ class Simulation(Mapping[str, Any]):
         return [(each.number, each.time, dict(each.settings)) for each in self._run.changes]
 
     def stop(self, reason: str = "stopped") -> None:
-        """End the run when its next step is asked for: behind a callback or the body of a loop.
+        """End the run before its next step: after a callback, or after the body of a loop.
 
-        One process is enough to stop all.
+        A call on one process stops all processes.
         """
         self._reason = reason
 
     def close(self, reason: str = "closed") -> None:
-        """End the run here, and complete its file; nothing where it is over."""
+        """End the run here, and complete its file; do nothing if the run is over."""
         self._reason = self._reason or reason
         self._go(Until())
 
     def _go(self, until: Until) -> None:
-        """Go on as all processes ask; any reason to stop goes first. Nothing where it is over."""
+        """Go on as all processes ask; a stop comes first. Do nothing if the run is over."""
         self._demand_sound()
         if self.over:
             return
@@ -376,7 +376,7 @@ class Simulation(Mapping[str, Any]):
             while (pause := self._run.advance(until)) is not None:
                 self._at = pause
                 if pause.time is not None or pause.number >= until.number or request.made:
-                    break  # else an iteration began anew, in other units
+                    break  # else the iteration began anew, with scaled values
             else:
                 self._end()
         if request.made:  # the simulation is as good as before
@@ -409,7 +409,7 @@ class Simulation(Mapping[str, Any]):
             history=outcome.history, present=lambda: problem.fields,
         )  # fmt: skip
         self._report.end()
-        self._ranks.gather(None)  # nobody reads before all have written
+        self._ranks.gather(None)  # no process reads before all have written
         if done.solution is None and self._ranks.rank == 0 and self.case.output.drawn:
             from heatsolve_post import draw
 
@@ -426,7 +426,7 @@ class Simulation(Mapping[str, Any]):
             self._leave(f"its block raised {kind.__name__}")
 
     def _leave(self, reason: str) -> None:
-        """End the run for an error of the program; one of many processes asks nobody."""
+        """End the run after an error of the program; one of many processes asks no other."""
         if self._ranks.size == 1 and not self._broken:
             self.close(reason)
         elif not self.over:
@@ -451,7 +451,7 @@ class Simulation(Mapping[str, Any]):
 
     @property
     def result(self) -> Result:
-        """The result of a run that is over. Raises InputError before."""
+        """The result of a run that is over. Raises InputError before its end."""
         if self._result is None:
             raise InputError("the run is not over yet: run() takes it to its end, close() ends it")
         return self._result
@@ -463,17 +463,17 @@ class Simulation(Mapping[str, Any]):
 
     @property
     def time(self) -> float | None:
-        """The time of a march (s); None of a steady case."""
+        """The time of a march (s); None for a steady case."""
         return self._at.time
 
     @property
     def norm(self) -> float:
-        """The norm that was checked last, as in the history; NaN before the first."""
+        """The norm that was checked last, as in the history; NaN before the first check."""
         return self._at.norm
 
     @property
     def history(self) -> dict[str, np.ndarray]:
-        """The history of a march up to now, as of `Result`; of a steady case at its end."""
+        """The history of a march up to now, as in `Result`; of a steady case only at its end."""
         return {name: np.array(values) for name, values in self._at.history.items()}
 
     @property
@@ -503,12 +503,12 @@ class Simulation(Mapping[str, Any]):
         return labelled(values, name, axes, known)
 
     def field(self, name: str, device: bool = False) -> Any:
-        """This process's own block of a field now, derived ones such as "vorticity" and statistics
-        among them, as in a file: an array on the host, a copy.
+        """This process's own block of a field now, as in a file: an array on the host, a copy. The
+        field may also be a derived one, such as "vorticity", or a statistic.
 
-        On the `device` it is the array of the scheme itself, a CuPy array on the backend cupy; for
-        reading, and only lent until the next step. There velocities of a staggered grid stand at
-        faces, and a pressure is as the scheme has it.
+        With `device` it is the array of the scheme itself, a CuPy array on the backend cupy: only
+        read it, and only until the next step. In it velocities of a staggered grid stand at faces,
+        and a pressure is as the scheme has it.
         """
         problem = self._at.problem
         more = *problem.case.derived, *problem.case.statistic_fields
@@ -565,7 +565,7 @@ class Simulation(Mapping[str, Any]):
 
 
 def time_of(value: Any) -> float | None:
-    """The seconds of a time, 0.5 or `"0.5 s"`; None if it is none."""
+    """The seconds of a time, 0.5 or `"0.5 s"`; None for a value that is no time."""
     if isinstance(value, str):
         return seconds_of(value)
     real = isinstance(value, Real) and not isinstance(value, bool | np.bool_)
@@ -580,7 +580,7 @@ def _file(name: str, value: Any) -> Path:
 
 
 def schedule_of(every: Every, steady: bool) -> Schedule:
-    """When a simulation is looked at. Raises InputError for an `every` that says nothing."""
+    """The schedule of the yields of a march. Raises InputError for an invalid `every`."""
     if every is None:
         return Schedule(steps=1)
     if isinstance(every, str) and (
@@ -621,9 +621,9 @@ def check(
 ) -> Check:
     """What a run of a case would do: equation, grid, steps, memory, files, and the time at least.
 
-    `ranks` are the processes of that run; `machine` is one whose speed is known, "h200", by default
-    this one; without `timed` it measures no speed. Raises InputError where a run would do so before
-    its first step.
+    `ranks`: the number of processes of the run; `machine`: a machine of known speed, "h200", by
+    default this machine; without `timed` no speed is measured. Raises InputError where a run would
+    do so before its first step.
 
     >>> answer = heatsolve.check("taylor-green", overrides={"grid.cells": [64, 64]}, timed=False)
     >>> answer["grid"]
@@ -638,7 +638,7 @@ def check(
 
 
 def _name_of(case: Case, restart: bool) -> str:
-    """The name of a case given as a table: the name of the same case before, or else a new one."""
+    """The name of a case given as a table: its name in an earlier run, or else a new name."""
     here = Path.cwd()
     earlier = {name: text for (folder, name), text in WRITTEN.items() if folder == here}
     names = (f"case-{n}" if n > 1 else "case" for n in itertools.count(1))
@@ -652,7 +652,7 @@ def _name_of(case: Case, restart: bool) -> str:
 
 
 def _name_to_go_on(case: Case) -> str | None:
-    """The name of the table whose checkpoints in the current folder belong to this case."""
+    """The name of which checkpoints in the current folder belong to this case, a table."""
     names = {}
     for folder in Path().glob("case*.checkpoints"):
         if number := re.fullmatch(r"case(?:-(\d+))?", folder.stem):

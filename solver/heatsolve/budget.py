@@ -1,8 +1,8 @@
 """The needs of a run: the memory of its arrays, and the work of one iteration or step.
 
-Both are counted: the problem, its method or stepper, and an iteration or some steps are made on a
-machine that allocates and computes nothing (`CountingBackend`). Where memory does not suffice, a
-sentence says how much the case needs, and what would fit.
+A backend that allocates and computes nothing (`CountingBackend`) counts both while it makes the
+problem, its method or stepper, and an iteration or some steps. Where memory does not suffice, a
+sentence tells how much the case needs, and the part of it that would fit.
 """
 
 import math
@@ -31,26 +31,26 @@ from heatsolve.time.loop import steps_per_check
 from heatsolve.time.step_size import TimeStepController, substeps
 
 WIDE_LEVELS = 2
-"""Arrays of grid shape that multigrid has besides where the blocks of several GPUs overlap."""
+"""Further arrays of grid shape in multigrid where the blocks of several GPUs overlap."""
 CHECKED_OFTEN = 64
-"""Iterations between two checks up to which the work of a check counts."""
+"""The most iterations between two checks for which the work of a check counts."""
 EXACT_ARRAYS = 3
 """Arrays in double precision that a comparison with an exact solution takes on the host."""
 SPECTRUM_ARRAYS = 5
 """Arrays in double precision that a spectrum takes on the host: a field, its whole lines, their
 coefficients, and the squares of these."""
 COARSENED_TO = 1 << 18
-"""Unknowns of the grid that is counted in place of a larger one whose arrays the host fills."""
+"""Unknowns of the grid that is counted in place of a larger grid whose arrays the host fills."""
 SIGNS = ("OUT_OF_MEMORY", "MemoryAllocation", "ALLOC_FAILED", "Out of memory")
-"""How the driver, the runtime and the libraries of CUDA say that memory is short."""
+"""Words by which the driver, the runtime and the libraries of CUDA report a lack of memory."""
 LARGE = 20
-"""Arrays for each field beyond which a run hardly needs any."""
+"""Arrays for each field: hardly any run needs more."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """The needs of one process: bytes of arrays where they lie, and on the host besides;
-    bytes that one iteration or step reads and writes, and the calls of kernels in it."""
+    """The needs of one process: bytes of the arrays of its backend, and of further arrays on the
+    host; bytes that one iteration or step reads and writes, and its kernel calls."""
 
     arrays: int
     host: int
@@ -67,7 +67,7 @@ def budget_of(
 ) -> Budget:
     """The needs of the process with the largest block, where `processes` share a case.
 
-    `time_steps` has the length and the number of the steps; the default is one of length 1.
+    `time_steps` has the length and the number of the steps; by default a step has the length 1.
     """
     changes: dict[str, Section] = {"parallel": case.parallel.model_copy(update={"ranks": "auto"})}
     if case.time is not None and case.solver.iterations is None:
@@ -116,7 +116,7 @@ def _block(case: Case, machine: Backend, processes: int) -> Grid:
 def _fills_on_host(case: Case) -> bool:
     """Whether the host may make arrays of conductances point by point.
 
-    It does where the conductances along one axis also vary along all others.
+    It does where the conductances along one axis also vary along all other axes.
     """
     model, dimension = case.model, len(case.grid.counts)
     if model.kind != "heat":
@@ -129,8 +129,8 @@ def _fills_on_host(case: Case) -> bool:
 
 
 def _moved(case: Case, grid: Grid) -> Case:
-    """The case with obstacles and point sources in the middle of a grid, which may lack their own
-    places."""
+    """The case with its obstacles and point sources moved to the middle of a grid, which may not
+    contain their own places."""
     along, bodies = list(reversed(grid.axes)), []
     for number, obstacle in enumerate(case.obstacles):
         first, last = (0.25 + 0.5 * n / len(case.obstacles) for n in (number, number + 1))
@@ -156,7 +156,7 @@ Work = tuple[float, float]
 
 
 def _work(backend: CountingBackend, units: Callable[[], int]) -> Work:
-    """The work of one of the units that `units` makes and counts."""
+    """The work of one unit; `units` makes several units and returns their number."""
     moved, calls = backend.bytes_moved, backend.tally.calls
     count = units()
     return (backend.bytes_moved - moved) / count, (backend.tally.calls - calls) / count
@@ -176,7 +176,7 @@ def _iteration(problem: Model) -> Work:
     queue = Queue(method, criterion)
 
     def some(done: int) -> int:
-        """The number of the iteration that comes after some, with their checks."""
+        """Make some iterations, with their checks; return the number of the next iteration."""
         if criterion.every > CHECKED_OFTEN:
             return method.march(done, done + 2 * method.longest)
         count = max(criterion.every, method.longest)
@@ -188,9 +188,9 @@ def _iteration(problem: Model) -> Work:
 
 
 def _step(problem: Model, time_steps: TimeStepController | None) -> Work:
-    """Work of a step: one iteration of each system that it solves.
+    """Work of a step, with one iteration of each system that it solves.
 
-    A frame, a check, and steps of other parts or lengths may need arrays of their own.
+    A frame, a check, and steps of other substeps or lengths are counted, too: they may need arrays.
     """
     backend, time = problem.backend, problem.case.march
     assert isinstance(backend, CountingBackend)
@@ -199,7 +199,7 @@ def _step(problem: Model, time_steps: TimeStepController | None) -> Work:
     def parts(number: int) -> list[Substep]:
         if time_steps is None or not time_steps.follows:
             return list(substeps(time, number, step, count))
-        # Every second one as if the flow had become twice as fast.
+        # Every second step has half the length, as if the flow had become twice as fast.
         return [Substep(number * step, step / (1 + number % 2), 0.0)]
 
     numbers = {0, min(1, count - 1)}
@@ -207,7 +207,7 @@ def _step(problem: Model, time_steps: TimeStepController | None) -> Work:
         numbers |= {min(2, count - 1), count - 1}
     stepper = problem.stepper(0.0, step)
     change: Any = backend.accumulator("sum")
-    statistics = problem.statistics  # whose arrays stay
+    statistics = problem.statistics  # its arrays stay
     for number in sorted(numbers):
         stepper.make_solvers(parts(number))
         with backend.only_counting():
@@ -216,7 +216,7 @@ def _step(problem: Model, time_steps: TimeStepController | None) -> Work:
     before = max(0, min(stepper.at_once, steps_per_check(problem.case, count), count - 2) - 1)
 
     def one() -> int:
-        """One step, or those that are made at once; how many."""
+        """Make one step, or the steps that are made at once; return their number."""
         stepper.step(parts(min(2 + before, count - 1)), None, None, before)
         return before + 1
 
@@ -227,7 +227,7 @@ def _step(problem: Model, time_steps: TimeStepController | None) -> Work:
             statistics.take(stepper.fields, 1.0)
         Integrals(problem).read(stepper.fields)
         Profiles(problem).read(stepper.fields)
-        # Of a derived field copies of what it is made of, two derivatives and itself.
+        # A derived field needs copies of its sources, two derivatives and an array for itself.
         case = problem.case
         names = case.in_files
         made = [derived for name, derived in case.derived.items() if name in names]
@@ -253,10 +253,10 @@ def _bytes_on_host(problem: Model) -> int:
 
 @contextmanager
 def explained(case: Case, machine: Backend, processes: int) -> Iterator[None]:
-    """Make an InputError of memory that is short, on the host or on a GPU.
+    """Turn a lack of memory, on the host or on a GPU, into an InputError.
 
-    A system that kills a process which takes too much says nothing: so a run that cannot fit is
-    refused before it begins.
+    An operating system may kill a process that takes too much, without a word: so a run that cannot
+    fit is refused before it begins.
     """
     free, total = machine.memory()
     grid = grid_of(case)
@@ -282,7 +282,7 @@ def explained(case: Case, machine: Backend, processes: int) -> Iterator[None]:
 def _too_little(
     where: str, case: Case, machine: Backend, processes: int, free: int, total: int
 ) -> str:  # fmt: skip
-    """The sentence on memory that is short, with an estimate of the need if there is one."""
+    """The sentence on a lack of memory, with an estimate of the need if there is one."""
     told = f"not enough memory {where}, where {size(free)} of {size(total)} were free"
     with suppress(Exception):  # an estimate needs memory, too
         told += _what_would_fit(case, machine, processes, free)

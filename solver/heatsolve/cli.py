@@ -134,7 +134,7 @@ def run(
 
             draw(result.path, loaded.output, report.line, report.warn)
     except Interrupted as error:
-        if ranks.rank > 0:  # which rank 0 says for all
+        if ranks.rank > 0:  # rank 0 reports it for all
             raise typer.Exit(error.exit_code) from None
         raise
     except KeyboardInterrupt:
@@ -529,7 +529,7 @@ def scale(
 
 
 def refuse_empty(words: Sequence[str]) -> None:
-    """Raise InputError for an option that is given nothing: "" would be the current folder."""
+    """Raise InputError for an option with an empty value: "" would be the current folder."""
     options = takewhile(lambda word: word != "--", words)
     for option, value in pairwise([*options, "--"]):
         if option.startswith("-") and (not value or re.fullmatch(r"--[\w-]+=", option)):

@@ -1,7 +1,7 @@
 """The files of a run: `CASE.h5` with all points, and one for each `[[output.file]]`.
 
-Each has its own fields, points, precision and schedule, and is written in parts by many processes
-as `io.writer.Results` does it.
+Each file has its own fields, points, precision and schedule; many processes write it in parts, by
+`io.writer.Results`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,16 +25,16 @@ from heatsolve.stencil.language import shifted
 from heatsolve.time.schedule import Schedule
 
 COLUMNS = ("iteration", "residual", "time", "dt")
-"""The columns of the history that each file has; CASE.h5 has all."""
+"""The columns of the history that each file has; CASE.h5 has all columns."""
 
 
 @dataclass(frozen=True)
 class Points:
-    """The points along an axis that a file holds, and those of them that this process owns.
+    """The points of a file along one axis, and which of them this process owns.
 
-    coordinates: of all; window: the numbers of the own ones in the file, from the first to before
-    the last, alike if there are none; low, high: the array indices of the block in which these are
-    every `stride`-th element.
+    coordinates: the positions of all points; window: the numbers of the own points in the file, as
+    (first, last + 1), (0, 0) if there are none; low, high: the range of array indices in which the
+    own points are every `stride`-th element.
     """
 
     coordinates: np.ndarray
@@ -45,7 +45,7 @@ class Points:
 
     @classmethod
     def of(cls, all_of_it: Axis, own: Axis, low: float, high: float, stride: int) -> "Points":
-        """The points between two positions, each `stride`-th; the nearest one if there is none."""
+        """Every `stride`-th point between two positions; the nearest point if none lies there."""
         line = all_of_it.coordinates[slice(*all_of_it.stored)]
         near = TOUCH * all_of_it.spacing
         inside = np.flatnonzero((line >= low - near) & (line <= high + near))
@@ -61,8 +61,7 @@ class Points:
 
 
 def refuse_to_replace_data(case: Case, paths: Iterable[Path], advice: str) -> None:
-    """Raise InputError, with the key, where one of these files to be written holds data of the
-    case."""
+    """Raise InputError, with the key, if a file that is to be written holds data of the case."""
     written = [path for path in paths if path.exists()]
     for key, data in case.data():
         source = file_of(data)
@@ -83,10 +82,10 @@ def points_of(section: OutputFile | None, case: Case, grid: Grid, own: Grid) -> 
 
 
 class File(AbstractContextManager["File"]):
-    """A file of a run: where it takes which fields, and when.
+    """A file of a run: its points, its fields and its schedule.
 
-    `section` is its table in the case, None for the one of all points. Without a path it is kept in
-    memory.
+    `section` is its table in the case, None for the file of all points. Without a path the file is
+    kept in memory.
     """
 
     def __init__(
@@ -117,14 +116,14 @@ class File(AbstractContextManager["File"]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The fields that it holds."""
+        """The fields that the file holds."""
         case = self.problem.case
         return case.written if self.section is None else self.section.fields or case.field_names
 
     @property
     def presents(self) -> bool:
         """Whether a frame needs the pressure of its own time, for which a flow solves once more;
-        lines, which are read with those of the first file, hold it, too."""
+        lines, which are read with the frames of the first file, need it, too."""
         lines = self.problem.case.output.lines if self.section is None else ()
         return bool(lines) or any(name.startswith("pressure") for name in self.names)
 
@@ -136,11 +135,11 @@ class File(AbstractContextManager["File"]):
     def append(
         self, time: float | None = None, fields: Mapping[str, np.ndarray] | None = None
     ) -> None:
-        """Write the fields of a time, or of a steady case; by default those of the model."""
+        """Write a frame, by default of the model's fields; `time` is None in a steady case."""
         self._results.append(self._values() if fields is None else fields, time)
 
     def finish(self, attributes: Mapping[str, object], history: Mapping[str, Any]) -> Any:
-        """Complete the file; returns its content, a Solution, where it is in memory only."""
+        """Complete the file; return its content, a Solution, if it is in memory only."""
         columns = {name: np.asarray(values) for name, values in history.items()}
         if self.section is not None:
             attributes = {**attributes, "output": self.section.name}
@@ -151,7 +150,7 @@ class File(AbstractContextManager["File"]):
         self._results.__exit__(*error)
 
     def _values(self) -> dict[str, np.ndarray]:
-        """The fields at the own points, on the host."""
+        """The fields at the points of this process, on the host."""
         problem = self.problem
         if self.section is None:
             return problem.stored()
@@ -160,10 +159,10 @@ class File(AbstractContextManager["File"]):
         result = {}
         for name in self.names:
             array = problem.written(name)
-            if 0 in self._shape:  # others have the points; a mean, say, was asked of all
+            if 0 in self._shape:  # no own points here, but all processes make the field
                 values = np.empty(self._shape)
             else:
-                # Cut out where the field lies, so that of a field on a GPU only the box travels.
+                # Cut out on the device, so that only the box of a field travels to the host.
                 if self._box is None:
                     self._box = problem.backend.zeros(self._shape)
                 lows = [points.low for points in self._points]
@@ -204,7 +203,7 @@ class Files(AbstractContextManager["Files"]):
             file.problem = problem
 
     def secure(self) -> dict[str, Any]:
-        """Make all frames durable; the record of a checkpoint that goes on behind them."""
+        """Make all frames durable; return the record from which a restart goes on behind them."""
         first, *others = self._files
         files = {file.section.name: file.secure() for file in others if file.section is not None}
         return {"frames": first.secure()} | ({"files": files} if files else {})
@@ -215,5 +214,5 @@ class Files(AbstractContextManager["Files"]):
         return self._files[0].newest
 
     def finish(self, attributes: Mapping[str, object], history: Mapping[str, Any]) -> Any:
-        """Complete all files, the one of all points last; returns its content as `File` does."""
+        """Complete all files, the file of all points last; return its content as `File` does."""
         return [file.finish(attributes, history) for file in reversed(self._files)][-1]

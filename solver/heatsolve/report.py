@@ -39,8 +39,8 @@ class NormAlone:
 class Report:
     """The report of a run on `stream`: a bar on a terminal, lines elsewhere.
 
-    A quiet run gives only warnings; a mute one (of many processes) not even these. `begin` names
-    the unit ("iteration" or "step") and its greatest number, `aim` the norm that ends the run.
+    A quiet report prints only warnings, a mute report (of ranks above 0) nothing. `begin` sets the
+    unit ("iteration" or "step") and its greatest number, `aim` the norm that ends the run.
     """
 
     def __init__(self, quiet: bool = False, stream: IO[str] | None = None, mute: bool = False):
@@ -55,10 +55,10 @@ class Report:
         """Seconds of compilation, which are not counted as solving."""
         self._compiles = False
         self.waited = 0.0
-        """Seconds in which the run waited for somebody who drives it."""
+        """Seconds in which the run waited for the program that drives it."""
 
     def line(self, text: str = "") -> None:
-        """Print a line. Where nobody reads any more, or the disk is full, the run goes on."""
+        """Print a line. If the stream has lost its reader, or the disk is full, the run goes on."""
         if self._quiet:
             return
         try:
@@ -75,7 +75,7 @@ class Report:
             complain(f"heatsolve: warning: {sentence}")
 
     def aim(self, goal: Goal) -> None:
-        """Set the norm to reach, which is read when something is said of it."""
+        """Set the norm to reach; its properties are read when a line tells of it."""
         self._goal = goal
 
     def begin(self, unit: str, total: int) -> None:
@@ -113,7 +113,7 @@ class Report:
         self._leave_out(seconds)
 
     def has_waited(self, seconds: float) -> None:
-        """Leave out the seconds in which the run waited for somebody who drives it."""
+        """Leave out the seconds in which the run waited for the program that drives it."""
         self.waited += seconds
         self._leave_out(seconds)
 
@@ -123,7 +123,7 @@ class Report:
         self._recent = [(moment + seconds, number, norm) for moment, number, norm in self._recent]
 
     def progress(self, number: int, norm: float | None, total: int | None = None) -> None:
-        """Say how far the run is, if it is time to; `total` replaces the greatest number."""
+        """Say how far the run is, if the last line is old; `total` replaces the greatest number."""
         if total is not None:
             self._total = total
         now = time.perf_counter()
@@ -167,7 +167,7 @@ class Report:
         return number / self._total
 
     def end(self) -> float:
-        """Take the bar away; the seconds since `begin` without compilation."""
+        """Remove the bar; return the seconds since `begin`, without compilation and waiting."""
         seconds = time.perf_counter() - self.began
         if self._bar is not None:
             self._bar.stop()
@@ -176,13 +176,13 @@ class Report:
 
 
 def in_notebook() -> bool:
-    """Whether this is the program of a notebook, which shows more than text."""
+    """Whether the program runs in a notebook, which shows more than text."""
     shell = sys.modules.get("IPython")
     return shell is not None and hasattr(shell.get_ipython(), "kernel")
 
 
 class NotebookBar:
-    """A bar in a notebook, with the methods of rich's that a report calls: one of rich's own needs
+    """A bar in a notebook, with the methods of rich's bar that a report calls: rich's own bar needs
     widgets there."""
 
     def __init__(self) -> None:
@@ -208,10 +208,10 @@ class NotebookBar:
 
 
 class Shares(NamedTuple):
-    """The cost of several processes, in shares of the time of the mean one, compilation included.
+    """The cost of several processes, in shares of their mean time, compilation included.
 
-    `waited`: for ghosts of others; `hidden`: work while ghosts were under way; None where GPUs
-    exchange them in their own queues and do not know. `sums`: sums over all processes; `balance`:
+    `waited`: waiting for ghosts; `hidden`: work while ghosts travelled; None where GPUs exchange
+    ghosts in their own queues and do not measure it. `sums`: sums over all processes; `balance`:
     mean block over largest.
     """
 
@@ -253,7 +253,7 @@ def speed(seconds: float, points: float, moved: float, solved: float = 0) -> str
 
 @contextmanager
 def outliving(stream: IO[str]) -> Iterator[None]:
-    """Write to a stream in the context; where nobody reads any more, all of it is dropped."""
+    """Write to a stream in the context; if the stream has lost its reader, all is dropped."""
     try:
         yield
     except BrokenPipeError:
@@ -261,10 +261,10 @@ def outliving(stream: IO[str]) -> Iterator[None]:
 
 
 class Plain:
-    """A stream of text that makes a terminal print and nothing else, and outlives its reader.
+    """A stream of text that sends a terminal only printable characters, and outlives its reader.
 
-    An unprintable character, such as an escape sequence in the name of a stranger's file, becomes
-    an escape. Where nobody reads any more, the rest is dropped without a word.
+    An unprintable character, as in an escape sequence in the name of a stranger's file, is printed
+    as an escape. If the stream has lost its reader, the rest is dropped without an error.
     """
 
     def __init__(self, stream: IO[str]) -> None:
@@ -286,10 +286,10 @@ class Plain:
 
 
 def prepare() -> None:
-    """Give the program three standard streams that take every text, and print it as it is.
+    """Give the program three open standard streams, which take every text.
 
-    Without them the C library would take the next file that is opened for the output. A character
-    that the encoding lacks becomes an escape.
+    If one were closed, the next file to be opened would get its number, and so its output. A
+    character that the encoding lacks becomes an escape.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
@@ -309,7 +309,7 @@ def terminal(stream: IO[str]) -> IO[str]:
 
 
 def emit(text: str) -> None:
-    """Print the text of a file on standard output; unless that is a terminal, byte by byte."""
+    """Print the text of a file on standard output, byte by byte unless it is a terminal."""
     stream = terminal(sys.stdout)
     if stream.isatty() or not isinstance(stream, io.TextIOWrapper):
         print(text, end="")

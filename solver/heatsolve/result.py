@@ -12,7 +12,7 @@ import numpy as np
 from heatsolve.io.reader import Solution, read, summary
 
 KEPT_BYTES = 256 * 2**20
-"""The size of a Result's fields up to which they are read at once, and kept."""
+"""Fields of a Result up to this size in all are read at once, and kept."""
 
 
 def labelled(
@@ -35,12 +35,12 @@ class Result(Mapping[str, Any]):
     `result["temperature"]` is an `xarray.DataArray` with coordinates and units where xarray is
     installed, else a NumPy array; axes are (y, x) or (z, y, x), behind time in a march. Fields of
     up to 256 MiB in all (8 bytes a value) are read at once and kept, whatever becomes of the file;
-    larger ones are read when they are asked for, as long as the file is the same. Raises
-    InputError for a file that is not there, FileFailure for one that is damaged or was replaced.
+    larger fields are read at each access, as long as the file is the same. Raises InputError for a
+    missing file, FileFailure for a file that is damaged or was replaced.
     """
 
     path: Path | None
-    """The file; None of results that are in memory only."""
+    """The file; None for results that are in memory only."""
 
     def __init__(self, source: str | Path | Solution):
         if isinstance(source, Solution):
@@ -71,7 +71,7 @@ class Result(Mapping[str, Any]):
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """Of the run: the case as run, `backend`, `iterations` or `steps`, `residual`..."""
+        """Attributes of the run: its case, `backend`, `iterations` or `steps`, `residual`..."""
         return self._about.attributes
 
     @property
@@ -81,8 +81,8 @@ class Result(Mapping[str, Any]):
 
     @property
     def history(self) -> dict[str, np.ndarray]:
-        """`iteration` and `residual`, the norm that was watched; of a march `time`, `dt`, forces
-        and probes as well."""
+        """`iteration` and `residual`, the norm that was checked; of a march also `time`, `dt`,
+        forces and probes."""
         return self._about.history
 
     @property
@@ -92,7 +92,7 @@ class Result(Mapping[str, Any]):
 
     @property
     def time(self) -> np.ndarray | None:
-        """The times of the frames; None of a steady run."""
+        """The times of the frames; None for a steady run."""
         return self._about.time
 
     def figure(self, field: str | None = None, history: bool = False, **options: Any) -> Any:

@@ -46,15 +46,15 @@ from heatsolve.time.schedule import Schedule
 from heatsolve.time.step_size import TimeStepController, time_step_controller
 
 TOLD_FROM = 0.1
-"""Seconds of compilation, at least, that a report mentions."""
+"""A report mentions compilation that takes at least this time (s)."""
 NO_ROWS = ("iteration", "residual")
 """The columns of a history without rows."""
 EXCHANGE, UPDATE = 3e-5, 1e-12
 """Seconds of an exchange between GPUs, and of a point's update in a pass (H100, NVLink)."""
 MOST_PASSES = 7
-"""The most passes for each exchange: more gain little."""
+"""The most passes between two exchanges: more passes gain little."""
 MIN_THICKNESS = 16
-"""The least thickness of a block, in layers of ghosts, which two processes compute."""
+"""The least thickness of a block, in layers of its ghosts, which two processes compute."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Result:
     time: float | None = None
     """The time of the fields (s), if the run was a march."""
     solution: Solution | None = None
-    """The content of its file, where the run writes none; the same on all processes."""
+    """The content that a file would have, if the run writes none; the same on all processes."""
 
     @property
     def exit_code(self) -> int:
@@ -104,7 +104,7 @@ def run(
     """Run a case and write its file (by default NAME.h5 in the current directory).
 
     `ranks` are the processes that run it together. `strict` refuses keys that have no effect;
-    otherwise they are warnings. Raises HeatsolveError: InputError, Diverged, FileFailure, or
+    otherwise they cause warnings. Raises HeatsolveError: InputError, Diverged, FileFailure, or
     Interrupted when a `request` to stop is made; each with its exit code.
     """
     running = Run(case, backend, output, report, ranks, start, request, strict)
@@ -114,11 +114,11 @@ def run(
 
 
 Pauses = Generator[Pause, Until | None, Result]
-"""A run that stops at each pause, is sent the place of the next one, and returns its result."""
+"""A run that yields each pause, is sent the place of the next pause, and returns its result."""
 
 
 class Run:
-    """A run that the caller drives from pause to pause; options and errors as of `run`.
+    """A run that the caller drives from pause to pause; options and errors as for `run`.
 
     The first `advance` goes to the pause before the first iteration or step. Time between two calls
     does not count as solving. A run that is `kept` writes no file and keeps its result in memory.
@@ -148,7 +148,7 @@ class Run:
         self._left = clock.perf_counter()
 
     def advance(self, until: Until | None = None) -> Pause | None:
-        """Go on to the next pause, by default to the end; None where the run is over."""
+        """Go on to the next pause, by default to the end; return None if the run is over."""
         self.report.has_waited(clock.perf_counter() - self._left)
         try:
             # An overflow makes a norm infinite, which ends the run with a message.
@@ -231,7 +231,7 @@ class Run:
                 return model, steps, commit
 
             controller = controller_of(case, store, results, start, request, changes)
-            del problem  # a march may replace it, and its arrays are then freed
+            del problem  # else its arrays would stay in memory if a march replaces the model
             args = time_steps, results, report, controller, resumed, remodel
             outcome, work = yield from solve(*args)
             problem = results.problem
@@ -265,7 +265,7 @@ def model_in_time(
 ) -> tuple[Model, TimeStepController]:
     """The model and the time steps of a case whose values differ from the model `before`.
 
-    Steps of one length keep that length. Raises InputError where it is unstable now.
+    Steps of constant length keep it. Raises InputError where this length is unstable now.
     """
     if not time_steps.follows:
         time = case.march.model_copy(update={"step": time_steps.step})
@@ -284,8 +284,8 @@ def save(
 ) -> Solution | None:
     """Write the fields `names` and the history at a pause to a file (asks all processes).
 
-    By default the fields of the case's own file. Where there is no path, return the content of the
-    file instead. `seconds`: how long the run has taken so far.
+    By default it writes the fields of the case's own file. Without a path, it returns the content
+    of the file instead. `seconds`: the time that the run has taken so far.
     """
     problem = pause.problem
     outcome = Outcome("stopped", pause.number, pause.norm)
@@ -364,12 +364,12 @@ def read_data(problem: Model, report: Report) -> None:
 
 
 def with_layers(case: Case, machine: Backend, ranks: Ranks) -> Case:
-    """The case with its halo's layers chosen, where it says "auto" (asks all processes).
+    """The case with a number of layers of its halo in place of "auto" (asks all processes).
 
-    There are as many layers as a pass makes sweeps; on GPUs, as several passes do.
+    A halo has as many layers as a pass makes sweeps; on GPUs, as several passes make.
     """
     swept = case.scheme == "collocated" or (not case.time and method_name(case) == "jacobi")
-    # Around obstacles a pass gains little, and on another grid there may be none.
+    # Around obstacles a pass gains little, and the grid of a block may not contain them.
     if case.parallel.halo != "auto" or ranks.size == 1 or not swept or case.obstacles:
         return case
     grid = grid_of(case)
@@ -394,7 +394,7 @@ def with_layers(case: Case, machine: Backend, ranks: Ranks) -> Case:
     try:
         model = make_model(case.model_copy(update=of_block), machine)
         layers = min(most, MOST_FUSED, *ranks.gather(model.longest_pass()))
-    except InputError:  # an expression has no value at a point of this other grid
+    except InputError:  # an expression has no value at a point of the block's grid
         return case
     layers -= 1 - layers % 2  # odd, as the number of sweeps of a pass
     if machine.on_device and layers > 1:
@@ -413,8 +413,8 @@ def with_layers(case: Case, machine: Backend, ranks: Ranks) -> Case:
 def passes_between_exchanges(sweeps: int, most: int, points: int) -> int:
     """The number of passes, of `sweeps` each, that GPUs make between two exchanges; it is odd.
 
-    A halo of d layers costs each sweep the time EXCHANGE / d, and d `points` UPDATE for the ghosts
-    that it updates: least for d = sqrt(EXCHANGE / (UPDATE points)). `most` layers have room.
+    A halo of d layers costs each sweep EXCHANGE / d for the exchange and UPDATE d `points` for the
+    ghosts: least for d = sqrt(EXCHANGE / (UPDATE points)). There is room for `most` layers.
     """
     best = min(most, math.isqrt(round(EXCHANGE / UPDATE / points)))
     passes = max(1, min(MOST_PASSES, best // sweeps))
@@ -515,7 +515,7 @@ def solve(
 
 
 def work_of(problem: Model, seconds: float, elapsed: float) -> Work:
-    """The cost of a solution so far (asks all)."""
+    """The cost of a solution so far (asks all processes)."""
     machine = problem.backend
     work = problem.ranks.gather((machine.points_updated, machine.bytes_moved))
     points, moved = map(int, np.sum(work, axis=0))
@@ -592,7 +592,7 @@ def attributes_of(problem: Model, outcome: Outcome, work: Work) -> dict[str, Any
 
 
 def shares(problem: Model, elapsed: float) -> Shares:
-    """The shares of time that several processes lose (asks all).
+    """The shares of time that several processes lose (asks all processes).
 
     The elapsed time includes compilation, because others wait while one process compiles.
     """
@@ -610,7 +610,7 @@ def shares(problem: Model, elapsed: float) -> Shares:
 
 
 def say_ending(report: Report, case: Case, outcome: Outcome, errors: dict[str, float]) -> None:
-    """Report how a run ended, and how far from the exact solution."""
+    """Report how a run ended, and its errors against the exact solution."""
     unit = "iterations" if case.model.steady else "steps"
     number, scale = f"in {outcome.count} {unit}", outcome.scale or 1.0
     norm, floor = outcome.norm / scale, outcome.floor / scale

@@ -1,13 +1,13 @@
 """Checkpoints: written whole or not at all, and checked whole before they are read.
 
-A folder `CASE.checkpoints/` holds a folder for each checkpoint, named by its number of iterations
-or steps. In that lie one HDF5 part for each process that wrote it, and `manifest.json`, which
-knows size and checksum of every part, and its own. It is written under a hidden name, forced to
-the disk and renamed before an older one goes: at whatever moment a run is killed, the last
+The folder `CASE.checkpoints/` holds a folder for each checkpoint, named by its number of iterations
+or steps: one HDF5 part from each process that wrote it, and `manifest.json`, with the size and the
+checksum of every part and its own checksum. A checkpoint is written under a hidden name, forced to
+the disk and renamed before an older one is removed: at whatever moment a run is killed, the last
 complete checkpoint is there.
 
-The checksum is CRC-32. It finds every single flipped bit, every burst of up to 32, and all but one
-in 2**32 of other accidents; SHA-256 would cost several times as much and guard against intent.
+The checksum is CRC-32. It finds every flipped bit, every burst of up to 32 flipped bits, and all
+but one in 2**32 of other accidents; SHA-256 takes several times as long, to guard against intent.
 """
 
 import errno
@@ -49,7 +49,7 @@ Kind = Annotated[str, Field(pattern=r"^[<>|]?[fiu]\d$")]
 
 
 class PartRecord(BaseModel, strict=True):
-    """The entry of a part: the seal guards against accidents, its types against intent."""
+    """A part in the manifest: the checksum guards against accidents, the types against intent."""
 
     name: Annotated[str, Field(pattern=r"^part-\d{4,}\.h5$")]
     window: list[tuple[int, int]]
@@ -59,8 +59,8 @@ class PartRecord(BaseModel, strict=True):
 
 
 class Manifest(BaseModel, strict=True):
-    """The manifest of a checkpoint; `fields` are the types of the fields, by name, and `points`
-    those of the arrays at the points of a file, which have the windows `points` of the parts."""
+    """The manifest of a checkpoint. `fields`: the types of the fields, by name; `points`: the types
+    of the arrays at the points of a file, whose windows are the `points` of the parts."""
 
     heatsolve: str
     number: int
@@ -88,13 +88,13 @@ class CheckpointStore:
     """The checkpoints of one run; all processes call each method together.
 
     folder: the folder of all checkpoints; made when the first one is saved.
-    shape: of the whole grid of unknowns, slowest axis first.
-    window: the part of the grid that this process has, as ((low, high), ...). The process that
-        wrote a checkpoint may have had another window, and there may have been more processes.
-    keep: the number of checkpoints that are kept, the newest ones.
-    points: the same window of the points of a file, for the arrays that a state has there.
+    shape: the shape of the whole grid of unknowns, slowest axis first.
+    window: the part of the grid that this process has, as ((low, high), ...). More or fewer
+        processes, with other windows, may have written a checkpoint.
+    keep: the number of checkpoints to keep, the newest ones.
+    points: the window of this process in the points of a file, for the arrays at these points.
 
-    All processes raise the failure of one.
+    If one process fails, all processes raise its error.
     """
 
     def __init__(
@@ -115,13 +115,13 @@ class CheckpointStore:
         self._deleting: threading.Thread | None = None
 
     def save(self, snapshot: State) -> Path:
-        """Write a checkpoint, remove older ones beyond `keep`, and return its folder.
+        """Write a checkpoint, remove older checkpoints beyond `keep`, and return its folder.
 
-        Checkpoints of a higher number go, too: they belong to a run that was given up.
+        Checkpoints of a higher number are removed, too: they belong to a run that was given up.
 
         Raises Diverged for a field with NaN or Inf, FileFailure if the disk fails; earlier
         checkpoints are then untouched. Raises ValueError for a block that does not fit the window,
-        TypeError for a record that JSON cannot say.
+        TypeError for a record that JSON cannot hold.
         """
         for window, arrays in ((self._window, snapshot.fields), (self._points, snapshot.points)):
             if any(values.shape != _extent(window) for values in arrays.values()):
@@ -134,7 +134,7 @@ class CheckpointStore:
             parts = self._on_all(lambda: self._write_part(aside, place, snapshot))
             self._on_first(lambda: self._finish(aside, place, snapshot, parts))
         except FileFailure:
-            with suppress(OSError):  # else the next one to be saved does it
+            with suppress(OSError):  # else the next save deletes it
                 if self._ranks.rank == 0:
                     delete(aside)
             raise
@@ -143,7 +143,7 @@ class CheckpointStore:
     def newest(self, agree: Agree | None = None) -> State | None:
         """The newest valid checkpoint, None if there is none; see `load`.
 
-        Damaged ones are passed over, `damaged` then tells of them.
+        Damaged checkpoints are skipped, and `damaged` lists them.
         """
         self.damaged = []
         for path in self._on_first(self._newest_first):
@@ -167,10 +167,10 @@ class CheckpointStore:
     def load(self, path: Path, agree: Agree | None = None) -> State:
         """The checkpoint in this folder, with the blocks of this process's window.
 
-        agree: is called with number and record before any field is read, to raise an error if
-            the run cannot go on from them.
+        agree: called with the number and the record before any field is read; it raises an error
+            if the run cannot go on from this checkpoint.
 
-        Raises FileFailure for a damaged one, InputError where there is none or where it is of
+        Raises FileFailure for a damaged checkpoint, InputError for a missing one and for one of
         another grid.
         """
         path = Path(path)
@@ -187,7 +187,7 @@ class CheckpointStore:
         return snapshot
 
     def clear(self) -> None:
-        """Remove all checkpoints, and nothing that is not ours. Raises FileFailure."""
+        """Remove all checkpoints, and no other files. Raises FileFailure."""
 
         def clear() -> None:
             self._wait()
@@ -204,13 +204,13 @@ class CheckpointStore:
     # ---- all processes together --------------------------------------------------------------
 
     def _on_all(self, work: Callable[[], T]) -> list[T]:
-        """The result of the work on each process; all processes raise the failure of one."""
+        """The result of the work on each process; if one process fails, all raise its error."""
         with agreed(self._ranks):
             result = work()
         return self._ranks.gather(result)
 
     def _on_first(self, work: Callable[[], T]) -> T:
-        """The result of the work on rank 0, on every process."""
+        """Do the work on rank 0, and return its result on every process."""
         return self._on_all(work if self._ranks.rank == 0 else lambda: None)[0]  # type: ignore
 
     def _refuse_not_finite(self, snapshot: State) -> None:
@@ -286,7 +286,7 @@ class CheckpointStore:
         complete = {number_of(path): path for path in folders(self.folder, COMPLETE)}
         kept = sorted(number for number in complete if number <= snapshot.number)[-self._keep :]
         needless = [complete[number] for number in complete.keys() - kept]
-        with suppress(OSError):  # the next one to be saved tries again
+        with suppress(OSError):  # the next save tries again
             asides = {path.rename(hidden(path)): path for path in needless}
 
             def delete_all() -> None:
@@ -294,7 +294,7 @@ class CheckpointStore:
                     with suppress(OSError):
                         delete(aside, path)
 
-            # While the run goes on: it can take half as long as writing them.
+            # Beside the run: to delete checkpoints can take half as long as to write them.
             self._deleting = threading.Thread(target=delete_all)
             self._deleting.start()
 
@@ -344,8 +344,8 @@ def find_state(
 ) -> State | None:
     """The state to begin from, None for a fresh start; asks all processes.
 
-    `obstacle` gives the reason why this run cannot go on from a state, nothing if it can, and
-    raises InputError for a state of another case. Raises InputError where the case has changed too
+    `obstacle` returns the reason why this run cannot go on from a state, "" if it can, and raises
+    InputError for a state of another case. Raises InputError where the case has changed too
     much since, or where a fresh start would remove the checkpoints of an unfinished run;
     FileFailure for a damaged `start.checkpoint`.
     """
@@ -390,17 +390,17 @@ def find_state(
     return state
 
 
-# ---- folders: the files of others in them are never removed ------------------------------------
+# ---- folders: files of other programs in them are never removed --------------------------------
 
 COMPLETE = re.compile(r"(\d{12,})(\.new)?")
-"""A checkpoint; `.new` is one that replaces another of its number."""
+"""The name of a checkpoint; with `.new` it replaces an older checkpoint of the same number."""
 ASIDE = re.compile(r"\.\d{12,}(\.new)?\.[0-9a-f]{8}")
-"""A checkpoint that is being written or removed."""
+"""The name of a checkpoint that is being written or removed."""
 OURS = re.compile(r"manifest\.json|part-\d{4,}\.h5")
 
 
 def folders(where: Path, pattern: re.Pattern[str]) -> list[Path]:
-    """The folders in a folder whose names have this pattern. Raises FileFailure."""
+    """The folders in the folder `where` whose names match the pattern. Raises FileFailure."""
     if not where.is_dir():
         return []
     with failing("read", where):
@@ -414,14 +414,14 @@ def number_of(path: Path) -> int:
 
 
 def hidden(path: Path) -> Path:
-    """A name of its own for a checkpoint while it is written or removed."""
+    """A unique hidden name for a checkpoint while it is written or removed."""
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}")
 
 
 def replace(newer: Path) -> None:
-    """Let a `.new` checkpoint take the place of the other of its number: it is valid meanwhile.
+    """Let a `.new` checkpoint replace the older one of its number; meanwhile the `.new` is valid.
 
-    Raises OSError, as the next two.
+    Raises OSError, as `remove` and `delete` do.
     """
     place = newer.with_suffix("")
     if place.exists():
@@ -431,14 +431,14 @@ def replace(newer: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a checkpoint: out of the way first, so that none which is half removed looks whole."""
+    """Rename a checkpoint, then delete it: a half-deleted checkpoint never looks complete."""
     delete(path.rename(hidden(path)), path)
 
 
 def delete(aside: Path, path: Path | None = None) -> None:
-    """Delete our files in a folder, and it; if there are others in it, it goes back to `path`.
+    """Delete a checkpoint's files and its folder; a folder with other files is renamed to `path`.
 
-    What is gone is no failure: the thread of an earlier run may be deleting the same folder.
+    A missing file is no failure: the thread of an earlier run may be deleting the same folder.
     """
     with suppress(FileNotFoundError):
         for file in list(aside.iterdir()):
@@ -450,7 +450,7 @@ def delete(aside: Path, path: Path | None = None) -> None:
         aside.rename(path)
 
 
-# ---- manifests: JSON that knows size and checksum of every part, and carries its own -----------
+# ---- manifests: JSON with size and checksum of every part, and its own checksum ----------------
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
@@ -487,7 +487,7 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def verify(path: Path, parts: list[PartRecord]) -> None:
-    """Raise FileFailure if one of the parts is not, to the last bit, as it was written."""
+    """Raise FileFailure unless each part has the size and the checksum of the manifest."""
     for part in parts:
         file = path / part.name
         if not file.exists():
@@ -514,7 +514,7 @@ def _damage(path: Path, what: str) -> FileFailure:
 def write_part(
     path: Path, window: Window, fields: Arrays, history: Arrays, points: Arrays | None = None
 ) -> tuple[int, int]:
-    """Write a part and force it to the disk; return its bytes and its checksum.
+    """Write a part and force it to the disk; return its size (bytes) and its checksum.
 
     Raises OSError if the disk fails.
     """
@@ -527,7 +527,7 @@ def write_part(
         for offset, values in places:
             for chunk in chunks(values):
                 offset = _write(disk.fileno(), _bytes(chunk), offset)
-        # The checksum is of the memory, not of the bytes on the disk, and done while it writes.
+        # The checksum is computed from memory, not from the disk, while the disk writes.
         with ThreadPoolExecutor(1) as helper:
             written = helper.submit(os.fsync, disk.fileno())
             size_and_checksum = _checksum(disk.fileno(), places)
@@ -536,7 +536,7 @@ def write_part(
 
 
 def checksum_of(path: Path) -> tuple[int, int]:
-    """Bytes and checksum of a file."""
+    """Size (bytes) and checksum of a file."""
     checksum, buffer = 0, bytearray(CHUNK_BYTES)
     with open(path, "rb", buffering=0) as file:
         while count := file.readinto(buffer):
@@ -552,7 +552,7 @@ def read_fields(
     region: Window,
     group: str,
 ) -> None:
-    """Fill a region of arrays of the window `wanted` from a part that holds `window`."""
+    """Fill `region` in arrays that hold the window `wanted`, from a part that holds `window`."""
     for name, values in fields.items():
         stored = demand_values(demand_group(file, group), name)
         if stored.shape != _extent(window):
@@ -561,14 +561,14 @@ def read_fields(
 
 
 def chunks(values: np.ndarray) -> Iterator[np.ndarray]:
-    """An array in pieces along its first axis, which stay in a cache while they are worked on."""
+    """Pieces of an array along its first axis, small enough to stay in a cache while in use."""
     rows = max(1, CHUNK_BYTES * len(values) // max(1, values.nbytes))
     for start in range(0, len(values), rows):
         yield values[start : start + rows]
 
 
 def _lay_out(disk: Disk, window: Window, groups: Mapping[str, Arrays]) -> Places:
-    """Make the file without its values; return the place of each array, in order."""
+    """Make the file without values; return each array with its offset in it, in ascending order."""
     places = []
     plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     plan.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
@@ -586,7 +586,7 @@ def _lay_out(disk: Disk, window: Window, groups: Mapping[str, Arrays]) -> Places
 
 
 def _checksum(descriptor: int, places: Places) -> tuple[int, int]:
-    """Bytes and checksum of a whole file: the values from memory, the rest as it was laid out."""
+    """Size (bytes) and checksum of a whole file: values from memory, the other bytes from it."""
     position = checksum = 0
     for offset, values in places:
         checksum = zlib.crc32(os.pread(descriptor, offset - position, position), checksum)
@@ -598,7 +598,7 @@ def _checksum(descriptor: int, places: Places) -> tuple[int, int]:
 
 
 def _write(descriptor: int, data: memoryview, offset: int) -> int:
-    """Write all the data at an offset; return the offset behind it."""
+    """Write all the data at an offset; return the offset behind the data."""
     while len(data):  # the system may take less than all of it
         count = os.pwrite(descriptor, data, offset)
         data, offset = data[count:], offset + count
@@ -615,7 +615,7 @@ def _extent(window: Window) -> tuple[int, ...]:
 
 
 def _both(window: Window, other: Window) -> Window:
-    """The region that two windows share; nothing where there is none."""
+    """The region that two windows share; empty if they share none."""
     both = intersection((tuple(window), tuple(other)))
     return both if all(low < high for low, high in both) else ()
 

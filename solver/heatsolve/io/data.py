@@ -1,7 +1,7 @@
 """Fields of a case from files: HDF5 (results of heatsolve among them), netCDF-4, NPY, CSV, images.
 
-`connect` opens all that a case names. HDF5, netCDF-4 and NPY are read window by window, CSV and
-images at once.
+`connect` opens all files that a case names. HDF5, netCDF-4 and NPY files are read window by window,
+CSV files and images as a whole.
 """
 
 import csv
@@ -34,20 +34,20 @@ HOW = {
     "nearest": "each point takes the nearest one",
     "conservative": "averaged over cells",
 }
-"""How values come to the points of another grid."""
+"""Words for the interpolation of values to the points of another grid."""
 COUNTED = "This is a netCDF dimension but not a netCDF variable"
 """The name that netCDF gives an axis without positions."""
 HEADER = " (a header needs columns x, y, z or t, in lower case, and a field)"
-"""A hint, where a CSV file has none."""
+"""A hint for a CSV file without a header."""
 NETCDF_3 = b"CDF"
-"""The first bytes of a file."""
+"""The first bytes of a netCDF-3 file."""
 
 
 def connect(case: Case, grid: Grid) -> None:
-    """Open all data of a case, whose grid this is.
+    """Open all data of a case, for its grid.
 
-    Raises InputError, with the key, for a file that is not there, has no such field or does not
-    cover the grid, and FileFailure for one that cannot be read.
+    Raises InputError, with the key, for a file that is missing, lacks the field or does not cover
+    the grid, and FileFailure for a file that cannot be read.
     """
     axes = [axis.name for axis in grid.axes]
     end = case.time.end if case.time is not None else None
@@ -62,7 +62,7 @@ def connect(case: Case, grid: Grid) -> None:
 
 
 def make_digests(case: Case, ranks: Ranks) -> None:
-    """Make the digest of each field of data; each process reads a share of it (asks all)."""
+    """Make the digest of each field of data; each process reads a share (asks all processes)."""
     for _, data in case.data():
         assert data.samples is not None
         windows = pieces(data.samples)
@@ -72,7 +72,7 @@ def make_digests(case: Case, ranks: Ranks) -> None:
 
 
 def refuse_other_data(before: object, now: Mapping[str, str]) -> None:
-    """Raise InputError for data that are not those of a checkpoint, whose digests are `before`."""
+    """Raise InputError if digests `now` of the data differ from a checkpoint's digests `before`."""
     known = before if isinstance(before, dict) else {}
     for key, value in now.items():
         if not key.startswith("reference.") and known.get(key, value) != value:
@@ -83,7 +83,7 @@ def refuse_other_data(before: object, now: Mapping[str, str]) -> None:
 
 
 def described(key: str, data: Data, grid: Grid) -> str:
-    """A line of the log: the values of a field, and how they come to a grid."""
+    """A line of the log: the values of a field, and their interpolation to the grid."""
     assert data.samples is not None
     if isinstance(data, Solid):
         return f"{key}: {data.text}, {data.samples.shape[0]} triangles, {data.extent}"
@@ -98,15 +98,15 @@ def described(key: str, data: Data, grid: Grid) -> str:
 
 
 def file_of(data: Data) -> Path | None:
-    """The file that holds some data; None of an array from Python."""
+    """The file that holds some data; None for an array from Python."""
     return next((data.folder / str(data.given[key]) for key in FILES if key in data.given), None)
 
 
 def _samples(
     data: Data, axes: Sequence[str], across: str | None, arrays: Mapping[str, Any]
 ) -> Samples:
-    """The values of a field, for a case with these axes, slowest first; along a wall of the axis
-    `across`, if that is given."""
+    """The values of a field for a case with these axes, slowest first. `across`: the axis normal to
+    the wall, for a field on a wall."""
     given = data.given
     if "array" in given:
         if given["array"] not in arrays:
@@ -154,7 +154,7 @@ def _no_field(path: Path, given: Mapping[str, Any]) -> None:
 def _npy(path: Path, given: Mapping[str, Any], axes: Sequence[str], across: str | None) -> Samples:
     _no_field(path, given)
     try:
-        array = np.lib.format.open_memmap(path, mode="r")  # which holds no objects of Python
+        array = np.lib.format.open_memmap(path, mode="r")  # refuses objects of Python
     except ValueError as error:
         raise InputError(f"{path} is no NPY file of numbers: {error}") from None
     if array.dtype.kind not in "fiub":
@@ -216,13 +216,13 @@ def _csv(path: Path, given: Mapping[str, Any], axes: Sequence[str], across: str 
 
 
 def _table(path: Path) -> tuple[list[str], np.ndarray, list[int]]:
-    """The header of a CSV file, empty if it has none, its numbers and the lines they stand in."""
+    """The header of a CSV file (empty if it has none), its numbers, and the line of each row."""
     try:
         written = path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError:
         raise InputError(f"{path} is no text in UTF-8: save it as UTF-8") from None
     text = [(n, line) for n, line in enumerate(written, start=1) if line.strip()]
-    # NumPy begins a header with "#", as any other remark.
+    # NumPy begins a header with "#", like a comment.
     first, begin = text[0] if text else (0, "")
     text = [(n, line) for n, line in text if not line.lstrip().startswith("#")]
     if begin.startswith("#") and {"t", *AXIS_NAMES} & set(re.split(r"\W+", begin)):
@@ -250,7 +250,7 @@ def _table(path: Path) -> tuple[list[str], np.ndarray, list[int]]:
     for row, n in zip(range(len(table)), numbers[named:], strict=True):
         given = cells[row + named]
         if len(given) == width + 1 and not given[-1]:
-            given = given[:-1]  # after a last comma
+            given = given[:-1]  # the row ends with a comma
         for column, cell in enumerate(given[:width]):
             try:
                 table[row, column] = float(cell)
@@ -263,7 +263,7 @@ def _table(path: Path) -> tuple[list[str], np.ndarray, list[int]]:
 
 
 def _no_number(cell: str) -> str:
-    """The error of a cell of a CSV file that holds no number."""
+    """The message for a cell of a CSV file that holds no number."""
     if not cell:
         return "is empty"
     decimal = re.fullmatch(r"[-+]?\d+,\d+(e[-+]?\d+)?", cell, re.I)
@@ -308,7 +308,7 @@ def _hdf5(path: Path, given: Mapping[str, Any], axes: Sequence[str], across: str
         shape, dtype = about.shape, np.dtype(float) if packing else about.dtype
 
     def load(key: tuple[Any, ...]) -> np.ndarray:
-        # It has been looked into when its axes were read.
+        # The file was examined when its axes were read.
         with failing("read", path), h5py.File(path, "r", locking="best-effort") as file:
             dataset = field_of(file, field) if ours else file[field]
             return _unpacked(np.asarray(dataset[key]), packing)
@@ -330,7 +330,7 @@ def _numbers(file: h5py.File) -> list[str]:
 
 
 def _positions(scale: h5py.Dataset) -> np.ndarray | None:
-    """The values of an axis; None of one that netCDF only counts."""
+    """The positions along an axis; None for a dimension that netCDF only counts."""
     counts = str(scale.attrs.get("NAME", b"")).strip("b'").startswith(COUNTED)
     numbers = scale.ndim == 1 and scale.dtype.kind in "fiu"
     return np.asarray(scale[:], np.float64) if numbers and not counts else None
@@ -338,8 +338,8 @@ def _positions(scale: h5py.Dataset) -> np.ndarray | None:
 
 @contextmanager
 def _file(path: Path) -> Iterator[tuple[h5py.File, bool]]:
-    """An open file, and whether it is a result, which is examined, and whose values may lie in
-    parts."""
+    """An open file, and whether it is a result of heatsolve: a result is examined first, and its
+    values may lie in parts."""
     with h5py.File(path, "r", locking="best-effort") as file:
         ours = "heatsolve_version" in file.attrs
         if not ours:
@@ -350,9 +350,9 @@ def _file(path: Path) -> Iterator[tuple[h5py.File, bool]]:
 
 
 def _frame(given: Mapping[str, Any], lines: Mapping[Any, Any]) -> int | None:
-    """The number of the frame that is nearest to the time of the case, the last one without; None
-    where the values vary in time. `lines` are the positions along the axes that have any, by their
-    names; a date from which netCDF's conventions count is in their attribute `units`."""
+    """The number of the frame nearest to the time in `given`, the last one if no time is given;
+    None where the values vary in time. `lines`: the positions along the axes, by name; in netCDF
+    their attribute `units` may name a date from which they count."""
     if "time" not in given:
         return -1
     line = next((lines[name] for name in TIME if name in lines), None)
@@ -371,7 +371,7 @@ def _frame(given: Mapping[str, Any], lines: Mapping[Any, Any]) -> int | None:
 
 
 def _unpacked(stored: np.ndarray, packing: Mapping[str, float]) -> np.ndarray:
-    """Values as netCDF's conventions have them, NaN where there are none."""
+    """Values unpacked by netCDF's conventions, NaN where a value is missing."""
     if not packing:
         return stored
     values = stored * packing.get("scale_factor", 1.0) + packing.get("add_offset", 0.0)
@@ -425,9 +425,9 @@ def _solid(path: Path) -> Samples:
     except ImportError:
         raise InputError(f"{path} needs trimesh: pip install 'heatsolve[solid]'") from None
     try:
-        mesh: Any = trimesh.load(path, force="mesh")  # whose type not all versions tell
+        mesh: Any = trimesh.load(path, force="mesh")  # not all versions declare its type
         corners = np.ascontiguousarray(mesh.triangles, np.float64).reshape(-1, 9)
-    except Exception as error:  # trimesh has no error of its own for what it cannot read
+    except Exception as error:  # trimesh has no error of its own for files that it cannot read
         raise InputError(f"{path} is no solid that trimesh can read: {error}") from None
     if not len(corners) or not np.isfinite(corners).all():
         raise InputError(f"{path} has no triangles, or some without finite corners")

@@ -26,18 +26,18 @@ except ImportError:
     ) from None
 
 RESERVED_FROM = 1 << 20
-"""Bytes of a write for which the place on the disk is reserved before."""
+"""The smallest write (bytes) for which space on the disk is reserved first."""
 
 KINDS = {
     "a device": lambda mode: stat.S_ISCHR(mode) or stat.S_ISBLK(mode),
     "a FIFO": stat.S_ISFIFO,
     "a socket": stat.S_ISSOCK,
 }
-"""Things with a name like a file, which no file may replace."""
+"""Kinds of paths that no file may replace, and their tests of `st_mode`."""
 
 
 def target_of(path: Path) -> Path:
-    """The file that is written where this one is asked for: a link is followed.
+    """The file to write for this path: a symbolic link is followed.
 
     Raises InputError for a device, a FIFO and a socket, FileFailure for a directory.
     """
@@ -54,11 +54,11 @@ def target_of(path: Path) -> Path:
 
 @contextmanager
 def aside(path: Path, new: bool = False) -> Iterator[Path]:
-    """A name to write a file under, which gets its own when all of it is on the disk.
+    """A temporary name for a file, which gets its own name when all of it is on the disk.
 
-    Whatever happens before, an earlier file stays as it is, and nothing else is left. `new`: there
-    is no earlier one. Raises as `target_of`, FileFailure where the disk fails, FileExistsError for
-    an earlier file that must not be.
+    If anything fails before, an earlier file stays as it is, and no temporary file is left. Raises
+    as `target_of`, FileFailure where the disk fails, with `new` FileExistsError if there is an
+    earlier file.
     """
     final = target_of(path)
     # The suffix stays: libraries choose a format by it.
@@ -81,7 +81,7 @@ def aside(path: Path, new: bool = False) -> Iterator[Path]:
 
 
 def _name_new(part: Path, final: Path) -> None:
-    """Give a file a name that no other has, also if one is made at this moment."""
+    """Give a file its name, unless another file has it, even one made at this moment."""
     try:
         os.link(part, final)
     except FileExistsError:
@@ -93,9 +93,9 @@ def _name_new(part: Path, final: Path) -> None:
 
 
 def write_text(path: Path, text: str, new: bool = False) -> None:
-    """Write a text, in UTF-8 whatever the locale, aside and renamed. Raises as `aside`."""
+    """Write a text by `aside`, in UTF-8 whatever the locale. Raises as `aside`."""
     with aside(path, new) as part:
-        # Names of files that are no text in this locale, or in none, keep their bytes.
+        # Names of files that are no valid text, in this locale or in any, keep their bytes.
         part.write_bytes(text.encode("utf-8", "surrogateescape"))
 
 
@@ -105,7 +105,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 class Disk(io.FileIO):
-    """The file below HDF5, which must not see a failure: its close would then crash the process."""
+    """The file to which HDF5 writes. HDF5 must not see a failure: its close would then crash."""
 
     error: OSError | None = None
 
@@ -134,7 +134,7 @@ class Disk(io.FileIO):
 
 @contextmanager
 def failing(verb: str, path: Path) -> Iterator[None]:
-    """Make one sentence of an error of the system or of h5py, whose long text buries the cause."""
+    """Make one sentence of an error of the system or h5py, whose long text buries its cause."""
     try:
         yield
     except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
@@ -157,10 +157,10 @@ def _failure(verb: str, path: Path, error: Exception) -> FileFailure:
 
 @contextmanager
 def reserved(path: Path) -> Iterator[None]:
-    """Keep all other processes from writing a file, for the time of the context.
+    """Keep all other processes from writing a file, as long as the context lasts.
 
-    That holds a lock beside the target; the system releases it however the process ends. Raises
-    FileFailure while another process holds it, or where the lock cannot be made.
+    It holds a lock file beside the target; the system releases the lock however the process ends.
+    Raises FileFailure while another process holds the lock, or where it cannot be made.
     """
     lock = path.with_name(f".{path.name}.lock")
     with failing("write", path):
@@ -186,15 +186,15 @@ def _locked(lock: Path, path: Path) -> int:
             raise FileFailure(f"another run is writing {path}") from error
         except FileNotFoundError:
             pass
-        except OSError:  # a file system without locks: then the user keeps order
+        except OSError:  # a file system without locks: the user must keep two runs apart
             return descriptor
         os.close(descriptor)
 
 
 def reserve(descriptor: int, start: int, count: int) -> None:
-    """Take the space of a write at once, where the system can: faster than bit by bit.
+    """Reserve the space of a write at once, where the system can: faster than piece by piece.
 
-    Raises OSError where the disk has no room for it.
+    Raises OSError where the disk has not enough room.
     """
     if hasattr(os, "posix_fallocate"):
         try:
@@ -205,7 +205,7 @@ def reserve(descriptor: int, start: int, count: int) -> None:
 
 
 def folder_beside(path: Path, kind: str) -> Path:
-    """NAME.KIND beside NAME.h5, and NAME-KIND beside a NAME without it: no two files share one."""
+    """The folder NAME.KIND of a file NAME.h5, NAME-KIND of a file NAME: no two files share one."""
     stem = path.name.removesuffix(".h5")
     return path.parent / (f"{stem}.{kind}" if stem != path.name else f"{stem}-{kind}")
 

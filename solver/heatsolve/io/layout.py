@@ -1,12 +1,12 @@
-"""The layout of a field file, and whether a file has it: asked before any of it is read.
+"""The layout of a field file, and the check of a file's layout before its values are read.
 
 A file holds one dataset per field at its root, axes `(y, x)` or `(z, y, x)` (a transient run has a
 leading `time`), the coordinates as dimension scales, and a group `history`: the subset of netCDF-4
 that xarray, h5py and (through the `.xdmf` beside it) ParaView all open.
 
-A file may come from a stranger or from a disk that fails. A way out of it (a link, a dataset
+A file may come from a stranger or from a disk that fails. A reference out of it (a link, a dataset
 whose values lie in another file) would show the content of other files, or lead the HDF5 library
-in a circle until it crashes; shapes that do not fit would end in a mistake far from the cause.
+in a circle until it crashes; shapes that do not fit would cause an error far from their origin.
 """
 
 import math
@@ -24,16 +24,16 @@ from heatsolve.case.output import LINE_TIME, SAMPLE_TIME
 from heatsolve.errors import FileFailure
 from heatsolve.stencil.grid import AXIS_NAMES
 
-BLOCK_BYTES = 64 * 2**20  # bound on a chunk of a file, and on its part in memory
+BLOCK_BYTES = 64 * 2**20  # bound on a chunk of a file, and on a block of it in memory
 FORMAT = "v110"
-"""Of HDF5, since 2016: a checksum guards the bytes around the values. Where there is none, a
+"""The format of HDF5 1.10 (2016): checksums guard the bytes around the values. Without them a
 flipped bit may crash the library, or let it loop without end."""
 
 POINTS, WAVES = "points_", "wave_number_"
-"""Names of axes along which columns of the history have several values, before the number of points
-of lines, and before the axis of spectra; those of profiles are axes of the grid."""
+"""How the names of the second axes of history columns begin: `points_N` for lines of N points,
+`wave_number_x` for spectra along x; profiles have axes of the grid."""
 ROW_TIMES = {"line_": LINE_TIME, "profile_": SAMPLE_TIME, "spectrum_": SAMPLE_TIME}
-"""The axis of the rows of some columns of the history, by the begin of their names."""
+"""The axis of the rows of history columns with times of their own, by the begin of their names."""
 
 NUMBERS = "fiu"
 """The kinds of NumPy's types that are numbers."""
@@ -53,20 +53,20 @@ MEASURES = {
     "schema", "ranks", "iterations", "steps", "converged", "threshold", "scale", "residual",
     "solve_seconds", "points_updated", "bytes_moved", "launches", "wall_seconds",
 }  # fmt: skip
-"""The attributes of a run: texts, and numbers; others begin with error_."""
+"""The attributes of a run that are texts, and that are numbers, besides numbers `error_...`."""
 MOST_BYTES = 8 * 2**20
-"""The largest size of an attribute; a case, the longest one, is not larger."""
+"""The largest size of an attribute; a case, the longest attribute, is not larger."""
 MOST_LETTERS = 100
-"""The longest name of a field."""
+"""Letters of the longest name of a field."""
 PATIENCE = 60
-"""Seconds of a trial: of a file that is whole it takes a moment, of a damaged one maybe forever."""
+"""Seconds of a trial: a sound file takes a moment, a damaged file may take forever."""
 
 
 def survives(path: Path, look: Callable[[], object]) -> None:
     """Raise FileFailure for a file on which the HDF5 library crashes, or loops without end.
 
-    It does so on some damaged files. So `look` is tried in a process of its own first; what that
-    raises is of no interest, because it will be raised here, too.
+    The library does so on some damaged files, so a process of its own calls `look` first. Errors
+    that `look` raises there are ignored, because it will raise them here, too.
     """
     child = os.fork()
     if not child:
@@ -74,7 +74,7 @@ def survives(path: Path, look: Callable[[], object]) -> None:
             for number in (signal.SIGALRM, signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, signal.SIG_DFL)
             signal.alarm(PATIENCE)
-            # The C library's own words and files on its crash are of no use to a user.
+            # A crash shall leave no core file and no message of the C library.
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
             look()
@@ -86,9 +86,9 @@ def survives(path: Path, look: Callable[[], object]) -> None:
 
 
 def attributes(file: h5py.File) -> dict[str, Any]:
-    """The attributes of a file as plain Python values: known ones are a number, or a text.
+    """The attributes of a file as plain Python values: a known attribute is a number or a text.
 
-    Raises FileFailure for a known one that is neither, and for any that is too large to be ours.
+    Raises FileFailure for a known attribute of another type, and for any one above MOST_BYTES.
     """
     result = {}
     for name in file.attrs:
@@ -108,9 +108,9 @@ def attributes(file: h5py.File) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value of an attribute as Python has it; bytes that are no text as escapes."""
+    """An attribute's value as a plain Python value; bytes that are no text become escapes."""
     array = np.asarray(value)
-    if array.dtype.kind == "V":  # whose item would be bytes, too
+    if array.dtype.kind == "V":  # its item would be bytes, too
         return array
     result = array.item() if array.size == 1 else array.tolist()
     if isinstance(result, str):
@@ -121,7 +121,7 @@ def _plain(value: Any) -> Any:
 def members(group: h5py.Group) -> Iterator[str]:
     """The names in a group.
 
-    Raises FileFailure for a name that we never give, and for a link, which would lead out of it.
+    Raises FileFailure for a name that heatsolve never gives, and for a link to elsewhere.
     """
     for name in group:
         if not isinstance(name, str) or not name.isprintable() or len(name) > MOST_LETTERS:
@@ -145,7 +145,7 @@ def demand_group(group: h5py.Group, name: str) -> h5py.Group:
 
 
 def demand_values(group: h5py.Group, name: str, kinds: str = NUMBERS) -> h5py.Dataset:
-    """The dataset of this name, which holds its values, of such kinds, in its own file.
+    """The dataset of this name, whose values lie in the same file and are of these `kinds`.
 
     Raises FileFailure for anything else.
     """
@@ -188,7 +188,7 @@ def column_axis(name: str, count: int) -> str:
 
 
 def along_column_axis(axis: str, count: int, coordinates: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Positions on an axis of columns: those of the grid, wave numbers, or numbers of points."""
+    """Positions on an axis of columns: points of the grid, wave numbers, or numbers of points."""
     if axis in coordinates:
         return coordinates[axis]
     if not axis.startswith(WAVES):
@@ -199,7 +199,7 @@ def along_column_axis(axis: str, count: int, coordinates: Mapping[str, np.ndarra
 
 
 def row_axis(name: str, axis: str, history: Container[str]) -> str:
-    """The axis of the rows of a column: one of ROW_TIMES that is there, or `axis`."""
+    """The axis of the rows of a column: its ROW_TIMES if the history has them, else `axis`."""
     for begin, times in ROW_TIMES.items():
         if times in history and (name == times or name.startswith(begin)):
             return times
@@ -212,7 +212,7 @@ def field_names(file: h5py.File) -> list[str]:
 
 
 def versions() -> str:
-    """Of h5py and HDF5."""
+    """The versions of h5py and HDF5."""
     return f"h5py {h5py.version.version}, HDF5 {h5py.version.hdf5_version}"
 
 
@@ -222,7 +222,7 @@ def axes_of(file: h5py.File) -> list[str]:
 
 
 def inspect(file: h5py.File) -> None:
-    """Raise FileFailure for a file that is not one of ours, or has been damaged."""
+    """Raise FileFailure for a file that is no output of heatsolve, or is damaged."""
     names = list(members(file))
     if not ({"history", "x"} <= set(names) and field_names(file)):
         raise FileFailure(f"{file.filename} is not an output of heatsolve")
@@ -249,7 +249,7 @@ def inspect(file: h5py.File) -> None:
 
 
 def _length(file: h5py.File, axis: str) -> int:
-    """The number of points or times of an axis. Raises FileFailure for others."""
+    """The number of points or times of an axis. Raises FileFailure for any other dataset."""
     line = demand_values(file, axis)
     points = line[:] if line.ndim == 1 else np.empty(0)
     ascends = axis == "time" or (points[1:] > points[:-1]).all()

@@ -1,4 +1,4 @@
-"""Results that are kept in memory, of a run that writes no file."""
+"""The results of a run that writes no file, kept in memory."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -15,8 +15,8 @@ Window = Sequence[tuple[int, int]]
 
 
 def whole(blocks: Sequence[tuple[Window, np.ndarray]], shape: Sequence[int]) -> np.ndarray:
-    """An array put together from the blocks of all processes, each with its window; axes of the
-    blocks before those of the windows stay as they are."""
+    """The whole array from the blocks of all processes, each with its window; axes of the blocks
+    before the axes of the windows, such as time, stay as they are."""
     (_, first), *others = blocks
     if not others:
         return first
@@ -28,10 +28,10 @@ def whole(blocks: Sequence[tuple[Window, np.ndarray]], shape: Sequence[int]) -> 
 
 
 class Kept(AbstractContextManager["Kept"]):
-    """The results of a run in the making, in memory; its methods are those of `Results`.
+    """The results of a run in the making, in memory, with the methods of `Results`.
 
-    Coordinates, units and window are as of `Results`. Each process keeps its own block of the
-    frames; at the end all have the whole of them.
+    Coordinates, units and window are as for `Results`. Each process keeps its own block of the
+    frames; at the end each has the whole frames.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Kept(AbstractContextManager["Kept"]):
         self._times.append(time)
 
     def secure(self) -> list[dict[str, Any]]:
-        """Nothing is safe in memory: no restart can go on from it."""
+        """Nothing: frames in memory are not safe, so no restart can go on from them."""
         return []
 
     def finish(self, attributes: Mapping[str, object], history: Arrays) -> Solution:

@@ -1,4 +1,4 @@
-"""Files of results: read back and summarised, wherever the values of their fields lie."""
+"""Read and summarise files of results, whether their values lie in them or in parts."""
 
 import math
 import os
@@ -33,23 +33,23 @@ from heatsolve.report import shown
 class Solution:
     """The content of a field file, in memory; the file itself is closed.
 
-    It can stand for the file wherever one is read: fields in memory are taken from there, the
-    others from the file, as long as that is the same.
+    Functions that read a file take a Solution, too: fields in memory are used, other fields are
+    read from the file, as long as no other file has replaced it.
     """
 
     path: Path
-    mark: tuple[int, ...]  # which file it was read from, whatever has its name since
-    fields: dict[str, np.ndarray]  # axes as in `coordinates`, behind time if that is there
+    mark: tuple[int, ...]  # identifies the file, also where another file has its name now
+    fields: dict[str, np.ndarray]  # axes as in `coordinates`, after time if there is time
     coordinates: dict[str, np.ndarray]  # slowest axis first, without time
-    time: np.ndarray | None  # of the frames read; None of a steady run
+    time: np.ndarray | None  # the times of the frames; None for a steady run
     attributes: dict[str, Any]  # of the root, as plain Python values
     history: dict[str, np.ndarray]
     units: dict[str, str]  # of every field in the file (read or not), every axis, and time
-    notes: tuple[str, ...] = ()  # sentences on keys that an earlier version meant otherwise
+    notes: tuple[str, ...] = ()  # sentences on keys with another meaning in an earlier version
 
     @property
     def norm(self) -> str:
-        """The norm in the history in words: from the file or, in earlier ones, from its case."""
+        """The norm in the history, in words: from the file or, in older files, from the case."""
         if isinstance(words := self.attributes.get("norm_of"), str):
             return words
         case = recorded(str(self.attributes.get("case", ""))).case
@@ -59,8 +59,8 @@ class Solution:
 
     @property
     def relative(self) -> tuple[float, str]:
-        """The divisor of this norm and of the `threshold`, and its words; 1 and nothing if the
-        tolerance is absolute."""
+        """The divisor of the norm and of the `threshold`, and the words for it; 1 and no words if
+        the tolerance is absolute."""
         scale, words = (self.attributes.get(key) for key in ("scale", "relative_to"))
         if isinstance(scale, float) and scale > 0.0 and isinstance(words, str):
             return scale, f" relative to {shown(words)}"
@@ -73,13 +73,13 @@ class Solution:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of each field."""
+        """The shape of each field."""
         frames = () if self.time is None else (len(self.time),)
         return (*frames, *map(len, self.coordinates.values()))
 
     @property
     def case(self) -> dict[str, Any]:
-        """The case that made the file, as parsed TOML; empty if it has none or a broken one."""
+        """The case that made the file, as parsed TOML; empty if there is none or a broken one."""
         try:
             return loads(self.attributes.get("case", ""))
         except (ValueError, RecursionError):
@@ -94,14 +94,14 @@ class Solution:
 
 
 Source = Path | str | Solution
-"""A field file, or its content that has been read."""
+"""A field file, or its content in memory."""
 
 
 def read(source: Source, fields: Sequence[str] | None = None) -> Solution:
     """Read a field file, or only some of its `fields`; a Solution gets the fields that it lacks.
 
-    Raises InputError for a file or field that is not there, FileFailure for one that is damaged,
-    locked or not ours, or not the one any more that a Solution was read from.
+    Raises InputError for a missing file or field, FileFailure for a file that is damaged, locked,
+    no output of heatsolve, or replaced since a Solution was read from it.
     """
     if isinstance(source, Solution):
         wanted = source.names if fields is None else fields
@@ -148,7 +148,7 @@ Values = Any
 
 @contextmanager
 def values_of(source: Source, field: str) -> Iterator[tuple[Solution, Values]]:
-    """A field of a file to be read piece by piece, with all that the file holds besides fields."""
+    """A field of a file, to be read piece by piece, and a Solution of all that is no field."""
     solution = read(source, fields=())
     _demand([field], solution.names, solution.path)
     if field in solution.fields:
@@ -161,10 +161,10 @@ def values_of(source: Source, field: str) -> Iterator[tuple[Solution, Values]]:
 def cuts(
     source: Source, field: str, frames: Sequence[int], at: Mapping[str, int], most: int
 ) -> Iterator[np.ndarray]:
-    """Planes or lines of a field, one for each of some frames (a steady file has one, 0).
+    """Planes or lines of a field, one for each of some frames (a steady file has frame 0 alone).
 
-    `at` are the numbers of the points at which it is cut across some axes. Along the others at most
-    `most` points are taken, as `evenly` picks them: only these are read. Raises as `read`.
+    `at`: the number of the point at which the field is cut, by axis. Along each other axis at most
+    `most` points are read, as `evenly` picks them. Raises as `read`.
     """
     with values_of(source, field) as (solution, values):
         axes = list(solution.coordinates)
@@ -185,18 +185,18 @@ def cuts(
 
 
 def evenly(count: int, most: int) -> np.ndarray:
-    """At most `most` of the numbers below `count`, evenly spread, both ends among them."""
+    """At most `most` of the numbers 0 to `count` - 1, evenly spread, with both ends."""
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
 
 
 Block = tuple[tuple[int, ...], int, list[np.ndarray]]
-"""The frame, if there are several, the first row, and the values in each of some files."""
+"""The number of the frame, () in a steady file; the first row; the values in each of some files."""
 
 
 def blocks(sources: Sequence[Source], field: str, last: bool = False) -> Iterator[Block]:
-    """A field of files that hold it in one shape, block by block, so that they may exceed memory.
+    """One field of several files, of one shape, block by block: the files may exceed the memory.
 
-    All frames, or only the `last` one. Raises as `read` does.
+    The blocks are of all frames, or of the `last` one only. Raises as `read` does.
     """
     with ExitStack() as stack:
         opened = [stack.enter_context(values_of(source, field)) for source in sources]
@@ -213,7 +213,7 @@ def summary(source: Source) -> str:
     """The text of `heatsolve info`: the run, its grid and the range of each field.
 
     Fields are read block by block, so a file may exceed the memory; of a transient file only the
-    last frame is. Raises as `read` does.
+    last frame is read. Raises as `read` does.
     """
     solution = read(source, fields=())
     rows = [["title", solution.title]]
@@ -239,7 +239,7 @@ def summary(source: Source) -> str:
 
 
 def ranges(source: Source) -> dict[str, tuple[float, float, float, int]]:
-    """Minimum, maximum and mean of each field (in its last frame) without its NaN, and their count.
+    """Minimum, maximum, mean of each field's last frame without NaN, and the number of its NaN.
 
     Read block by block. Raises as `read` does.
     """
@@ -250,7 +250,7 @@ def ranges(source: Source) -> dict[str, tuple[float, float, float, int]]:
             numbers = block[~np.isnan(block)]
             valid, missing = valid + numbers.size, missing + block.size - numbers.size
             low, high = numbers.min(initial=low), numbers.max(initial=high)
-            with np.errstate(all="ignore"):  # an infinite field has no mean, and may say so
+            with np.errstate(all="ignore"):  # the mean of an infinite field may be inf or NaN
                 total += numbers.sum(dtype=float)
         known = (low, high, total / valid) if valid else (math.nan, math.nan, math.nan)
         result[name] = (*known, missing)
@@ -286,14 +286,14 @@ def opened(source: Path | Solution) -> Iterator[h5py.File]:
 
 
 def _mark(file: h5py.File) -> tuple[int, ...]:
-    """Numbers that tell an open file from every other that had or will have its name."""
+    """Numbers that tell an open file from every other file that had or will have its name."""
     about = os.fstat(file.id.get_vfd_handle())
     return about.st_dev, about.st_ino, about.st_mtime_ns, about.st_size
 
 
 @lru_cache(maxsize=64)
 def _try_out(path: Path, *_: int) -> None:
-    """Look into a file, and the parts that it names, in a process that may crash on it."""
+    """Inspect a file, and the parts that it names, in a process of its own, which may crash."""
 
     def look() -> None:
         with h5py.File(path, "r", locking="best-effort") as file:
@@ -314,5 +314,5 @@ def _demand(fields: Sequence[str], names: Sequence[str], path: Path) -> None:
 
 
 def field_of(file: h5py.File, name: str) -> h5py.Dataset | parts.Linked:
-    """A field to be read, wherever its values lie."""
+    """A field to read from, whether its values lie in the file or in parts."""
     return parts.Linked(file[name]) if file[name].is_virtual else file[name]

@@ -1,11 +1,12 @@
 """Parts: the blocks of many processes, and how one field file stands for all of them.
 
 Each process writes its block of the fields into a *part*, an HDF5 file of its own that is never
-changed once it has its name. The parts of `NAME.h5` lie beside it in the folder `NAME.parts`. Its
-own fields are virtual datasets over them, by relative names, so file and folder can move together.
+changed once it has its name. The parts of `NAME.h5` lie beside it in the folder `NAME.parts`. The
+fields of `NAME.h5` are virtual datasets over them, by relative names, so file and folder can move
+together.
 
-A missing source of a virtual dataset reads as fill values without a word. So whatever we read
-ourselves comes from the parts, one after the other: a fault names its part, and few are ever open.
+HDF5 fills a virtual dataset whose source is missing, without an error. So heatsolve itself reads
+from the parts, one after the other: an error names its part, and few parts are open at once.
 """
 
 import math
@@ -27,7 +28,7 @@ from heatsolve.io.disk import failing, folder_beside, sync
 from heatsolve.io.layout import demand_group, demand_values
 
 NAME = re.compile(r"\.?([0-9a-f]{8})-(\d{4,})-\d{4,}\.h5(\.\d+-[0-9a-f]{8}\.part)?")
-"""Run, segment and rank, as `part_name` composes them; unfinished ones have more around that."""
+"""Run, segment and rank, as in `part_name`; unfinished parts begin with a dot, end with `.part`."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Segment:
-    """Consecutive frames, a part from each process, which together cover the grid.
+    """Consecutive frames, in one part from each process; together the parts cover the grid.
 
-    times: of the frames, or one None for a steady run; fields: their dtypes, by name.
+    times: the times of the frames, [None] for a steady run; fields: the dtypes of fields by name.
     """
 
     times: list[float | None]
@@ -52,7 +53,7 @@ class Segment:
 
 
 def folder_of(path: Path) -> Path:
-    """Where the parts of a field file lie."""
+    """The folder of the parts of a field file."""
     return folder_beside(path, "parts")
 
 
@@ -64,9 +65,9 @@ def part_name(run: str, segment: int, rank: int) -> str:
 def layout(
     folder: str, segments: Sequence[Segment], field: str, shape: tuple[int, ...], *, transient: bool
 ) -> h5py.VirtualLayout:
-    """One field of the grid `shape`, and all its frames, laid out over the parts in `folder`.
+    """One field on a grid of `shape`, all its frames, as a virtual dataset over parts in `folder`.
 
-    Raises ValueError for segments that hold other fields, or do not cover the grid once.
+    Raises ValueError unless all segments hold the same fields and each covers the grid once.
     """
     dtype = segments[0].fields[field]
     frames = sum(len(segment.times) for segment in segments)
@@ -79,11 +80,11 @@ def layout(
         last = first + len(segment.times)
         for part in segment.parts:
             place = ([[first, last]] if transient else []) + part.window
-            # HDF5 takes %b in such a name for a number.
+            # HDF5 takes %b in the name of a source for a number.
             name = f"{folder}/{part.name}".replace("%", "%%")
             extent = tuple(b - a for a, b in place)
             source = h5py.VirtualSource(name, field, extent, dtype)
-            # Named one by one, because a part may hold later frames, too.
+            # The frames are selected, because a part may hold later frames, too.
             own = source[tuple(slice(0, n) for n in extent)]
             whole[tuple(slice(*pair) for pair in place)] = own
         first = last
@@ -91,15 +92,15 @@ def layout(
 
 
 class Linked:
-    """A virtual dataset, to be read like any other, but from the parts.
+    """A virtual dataset that is read like any dataset, but directly from the parts.
 
-    Raises FileFailure, when made, unless the parts cover all of it; when read, naming the part.
+    Raises FileFailure where the parts do not cover it; when read, for a faulty part, by its name.
     """
 
     def __init__(self, dataset: h5py.Dataset) -> None:
         self.shape, self.dtype, self.ndim = dataset.shape, dataset.dtype, dataset.ndim
         here = Path(dataset.file.filename).resolve().parent
-        # Of each part: its path, the dataset in it, its first point here, and the one behind.
+        # Of each part: its path, its dataset, and the indices here where it begins and ends.
         self.sources: list[tuple[Path, str, np.ndarray, np.ndarray]] = []
         for source in dataset.virtual_sources():
             first, last = map(np.array, source.vspace.get_select_bounds())
@@ -109,7 +110,7 @@ class Linked:
             raise FileFailure(f"{dataset.file.filename} is damaged: parts do not cover its fields")
 
     def __getitem__(self, key: Any) -> np.ndarray:
-        """Values at integers and slices without a step; axes that are not named come whole."""
+        """Values at integers and slices without a step; axes without an index are read whole."""
         key = key if isinstance(key, tuple) else (key,)
         key += (slice(None),) * (self.ndim - len(key))
         low, high, _ = np.transpose(
@@ -130,13 +131,13 @@ class Linked:
 
     @property
     def compression(self) -> str | None:
-        """The filter of its parts."""
+        """The compression filter of the parts."""
         path, name, *_ = self.sources[0]
         with self._opened(path, name) as dataset:
             return dataset.compression
 
     def look(self) -> None:
-        """Open all that it is read from, as `__getitem__` does."""
+        """Open each part, as `__getitem__` does."""
         for path, name, *_ in self.sources:
             with self._opened(path, name):
                 pass
@@ -153,7 +154,7 @@ def _slices(start: np.ndarray, stop: np.ndarray) -> tuple[slice, ...]:
 
 
 def _place(folder: Path, name: str) -> Path:
-    """Where the part of a relative name lies. Raises FileFailure for a name that no part has."""
+    """The path of the part of a relative name. Raises FileFailure for a name that no part has."""
     *above, part = name.split("/")
     if not NAME.fullmatch(part) or len(above) > 1 or {"", ".", ".."}.intersection(above):
         raise FileFailure(f"{name!r} is not the name of a part")
@@ -161,7 +162,7 @@ def _place(folder: Path, name: str) -> Path:
 
 
 def record(file: h5py.File, group: str, column: str, parts: Sequence[tuple[str, int]]) -> None:
-    """Note parts with a number each, if there are any, as variables that xarray opens, too."""
+    """Write the names of parts, if any, with a number each, as variables that xarray can open."""
     if parts:
         names, numbers = zip(*parts, strict=True)
         place = file.create_group(group)
@@ -181,9 +182,9 @@ def recorded(file: h5py.File, group: str, column: str) -> list[tuple[str, int]]:
 
 
 def lineage(file: h5py.File, field: str) -> list[tuple[str, int]]:
-    """The parts that went into a transient file, and the frame behind the last of each.
+    """The parts that went into a transient file, and the number of the frame after each.
 
-    These are its own parts, or the notes of a plain file, also where that is itself a part.
+    These are its own parts, and the parts that a gathered file recorded, even if it is a part now.
     """
     result = recorded(file, "gathered", "frames")
     for path, _, first, last in Linked(file[field]).sources if file[field].is_virtual else ():
@@ -195,7 +196,7 @@ def lineage(file: h5py.File, field: str) -> list[tuple[str, int]]:
 
 
 def check(folder: Path, parts: Iterable[tuple[str, int]]) -> None:
-    """Raise FileFailure, naming it, for the first part that is not there, or not as written."""
+    """Raise FileFailure, with its name, for the first part that is missing or not as written."""
     for name, size in parts:
         path = _place(folder, name)
         with failing("read", path):
@@ -208,11 +209,11 @@ def check(folder: Path, parts: Iterable[tuple[str, int]]) -> None:
 
 
 def take_over(path: Path, segments: Sequence[Segment], run: str) -> list[Segment]:
-    """The segments that a restart begins with, checked.
+    """The segments with which a restart begins, checked.
 
-    Where their parts have been gathered into the plain file `path` since, that file itself, under
-    another name, becomes their one part: it is never changed either, only replaced. A process that
-    was killed then may have left some of them.
+    If their parts have been gathered into the plain file `path`, that file, under another name,
+    becomes their only part: a plain file is never changed either, only replaced. A gathering
+    process that was killed may have left some of the parts.
 
     Raises FileFailure for a part that is missing or damaged.
     """
@@ -242,10 +243,10 @@ def take_over(path: Path, segments: Sequence[Segment], run: str) -> list[Segment
 
 
 def remove(folder: Path, kept: Collection[str] = (), run: str = "", first: int = 0) -> None:
-    """Remove the parts in a folder, of one run if that is given, and the folder if nothing is left.
+    """Remove the parts in a folder, of one run if it is given, and the folder if nothing is left.
 
-    kept: names that stay; first: the first segment to go. Files that are no parts stay, and so,
-    without a word, do parts that the system does not let go.
+    kept: names of parts that stay; first: the first segment to remove. Files that are no parts
+    stay, and so, without an error, do parts that the system cannot remove.
     """
     with suppress(OSError):
         for name in os.listdir(folder):

@@ -1,7 +1,7 @@
-"""Files of results in the making: one field file, and the frames of a run in one or many of them.
+"""Files of results in the making: one field file, and the frames of a run in one or many files.
 
 A file is written whole or not at all. The frames of a run go to a plain file, or to parts under
-one master. The frames between two checkpoints are a *segment*: a secured one is never touched
+one master. The frames between two checkpoints are a *segment*: a secured segment is never touched
 again, and a restart, on any number of processes, continues behind it.
 """
 
@@ -41,12 +41,12 @@ Arrays = Mapping[str, np.ndarray]
 class FieldFile(AbstractContextManager["FieldFile"]):
     """A field file in the making; it takes its name only when `finish` has secured all of it.
 
-    path: the target; until `finish` everything goes to a temporary name beside it, and leaving
-        the context without `finish` removes that and leaves an earlier target untouched.
+    path: the target. Until `finish` everything goes to a temporary file beside it; leaving the
+        context without `finish` removes that file and leaves an earlier target untouched.
     coordinates: the axes, slowest first, as `{"y": ..., "x": ...}`: 1D, ascending, evenly spaced.
-    units: of each field by its name, of the axes as "length", of time as "time"; missing is "1".
-    transient: many frames along an unlimited `time` axis, or else exactly one without that axis.
-    compression: a filter of h5py's, for fields.
+    units: the unit of each field by its name, of the axes as "length", of time as "time"; else "1".
+    transient: many frames along an unlimited `time` axis, or exactly one frame without this axis.
+    compression: a filter of h5py, for the fields.
 
     Raises ValueError for unusable coordinates, FileFailure when the file cannot be created.
     """
@@ -85,8 +85,8 @@ class FieldFile(AbstractContextManager["FieldFile"]):
         self.discard()
 
     def discard(self) -> None:
-        """Remove the files that have not got their names."""
-        with suppress(Exception):  # after a failed write HDF5 may find its own file odd
+        """Remove the temporary files."""
+        with suppress(Exception):  # after a failed write HDF5 may fail to close its file
             self._file.close()
         self._disk.close()
         for part in (self._part, self._xdmf_part):  # none are left after `finish`
@@ -96,7 +96,7 @@ class FieldFile(AbstractContextManager["FieldFile"]):
     def append(self, fields: Arrays, time: float | None = None) -> None:
         """Write one frame: host arrays in the shape of the coordinates, kept in their dtype.
 
-        time: of this frame, for a transient file only. All frames have the same fields.
+        time: the time of this frame, in a transient file only. All frames have the same fields.
         Raises ValueError if the frame does not fit the file, FileFailure if the disk fails.
         """
         earlier = field_names(self._file)
@@ -114,9 +114,9 @@ class FieldFile(AbstractContextManager["FieldFile"]):
     def copy(
         self, fields: Mapping[str, h5py.Dataset | parts.Linked], times: Sequence[float | None]
     ) -> None:
-        """Write all frames of fields that lie elsewhere, of which it never holds more than a block.
+        """Write all frames of fields of another file, with one block at a time in memory.
 
-        times: of the frames, or one None for a steady file. Raises as `append` and the fields do.
+        times: the times of the frames, [None] in a steady file. Raises as `append` and the fields.
         """
         with failing("write", self._path):
             self._create({name: source.dtype for name, source in fields.items()})
@@ -126,7 +126,7 @@ class FieldFile(AbstractContextManager["FieldFile"]):
             self._write(place, fields, (frame,) if self._transient else ())
 
     def link(self, segments: Sequence[parts.Segment]) -> None:
-        """Let the fields be the frames of all segments, wherever their parts are read from.
+        """Make the fields virtual datasets over the parts of all segments.
 
         Raises ValueError for segments that do not fit together, FileFailure if the disk fails.
         """
@@ -144,13 +144,14 @@ class FieldFile(AbstractContextManager["FieldFile"]):
             self.record("parts", "size", [(f"{folder}/{part.name}", part.size) for part in every])
 
     def record(self, group: str, column: str, sources: Sequence[tuple[str, int]]) -> None:
-        """Note the parts that the file stands for or was made from, with a number each."""
+        """Write the names of the parts to which the file refers, or from which it was made, each
+        with a number."""
         with failing("write", self._path):
             parts.record(self._file, group, column, sources)
             self._disk.check()
 
     def seal(self, path: Path) -> int:
-        """Close the file as it is, force it to the disk and name it `path`; return its bytes.
+        """Close the file as it is, force it to the disk, name it `path`; return its size (bytes).
 
         Raises FileFailure if the disk fails.
         """
@@ -171,12 +172,12 @@ class FieldFile(AbstractContextManager["FieldFile"]):
     def finish(self, attributes: Mapping[str, object], history: Arrays) -> None:
         """Complete the file, force it to the disk and give it (and its `.xdmf`) the final name.
 
-        attributes: of the root; None is left out, a bool stored as 0 or 1 (netCDF has none).
+        attributes: attributes of the root; None is left out, a bool stored as 0 or 1 for netCDF.
         history: arrays of one length, on the axis `step` or else `iteration`; arrays of lines have
-        a second axis, and where their times are given (`ROW_TIMES`) these are the first.
+        a second axis, and where their times are given (`ROW_TIMES`) these are the first axis.
 
-        Raises ValueError for want of a frame or of an axis of the history, FileFailure if the disk
-        fails: an earlier file is then still there.
+        Raises ValueError without a frame or an axis of the history, FileFailure if the disk fails:
+        an earlier file is then still there.
         """
         if not field_names(self._file):
             raise ValueError(f"{self._path} has no fields")
@@ -203,7 +204,7 @@ class FieldFile(AbstractContextManager["FieldFile"]):
             self.seal(self._path)
             if len(self._coordinates) > 1:
                 os.replace(self._xdmf_part, self._sidecar)
-            else:  # XDMF has no 1D; an old one described the file that was just replaced
+            else:  # XDMF has no 1D; an old sidecar described the file that was just replaced
                 self._sidecar.unlink(missing_ok=True)
             sync(self._path.parent)
 
@@ -218,7 +219,7 @@ class FieldFile(AbstractContextManager["FieldFile"]):
         return group[name]
 
     def _create(self, fields: Mapping[str, np.dtype | h5py.VirtualLayout]) -> None:
-        """The axes, and the fields, still empty: datasets of some type, or laid out over parts."""
+        """Create the axes, and the fields: empty datasets, or virtual datasets over parts."""
         scales = []
         if self._transient:
             time = self._file.create_dataset("time", (0,), "f8", maxshape=(None,), chunks=(1024,))
@@ -228,7 +229,7 @@ class FieldFile(AbstractContextManager["FieldFile"]):
             scales.append(self._describe(dataset, "length", []))
         for name, kind in fields.items():
             if isinstance(kind, h5py.VirtualLayout):
-                # To programs that do not look, a part that is lost shall at least be no number.
+                # Programs that do not check the parts shall at least read NaN for a lost part.
                 dataset = self._file.create_virtual_dataset(name, kind, fillvalue=math.nan)
             else:
                 rows, options = (_rows(self._shape, kind), *self._shape[1:]), self._filters
@@ -241,7 +242,7 @@ class FieldFile(AbstractContextManager["FieldFile"]):
             self._describe(dataset, name, scales)
 
     def _next(self, fields: Iterable[str], times: Sequence[float | None]) -> tuple[int, ...]:
-        """Where the next frame goes, after room for its time and its fields has been made."""
+        """Make room for the next frames and their times; return the index of the first frame."""
         if not self._transient:
             return ()
         frame = self._file["time"].shape[0]
@@ -253,7 +254,7 @@ class FieldFile(AbstractContextManager["FieldFile"]):
     def _write(
         self, place: tuple[int, ...], fields: Mapping[str, Any], frame: tuple[int, ...] = ()
     ) -> None:
-        """Fill a place of every field with a frame of arrays or datasets, block by block."""
+        """Write a frame of arrays or datasets to the index `place` of every field, in blocks."""
         for name, source in fields.items():
             rows = _rows(self._shape, source.dtype)
             for start in range(0, self._shape[0], rows):
@@ -266,7 +267,7 @@ class FieldFile(AbstractContextManager["FieldFile"]):
     def _describe(
         self, dataset: h5py.Dataset, unit: str, scales: list[h5py.Dataset]
     ) -> h5py.Dataset:
-        """Give a dataset its unit (by key) and its axes; without axes it is one itself."""
+        """Give a dataset its unit (by key) and its axes; a dataset without axes becomes an axis."""
         dataset.attrs["units"] = self._units.get(unit, "1")
         if not scales:
             dataset.make_scale(dataset.name.rpartition("/")[2])
@@ -286,9 +287,9 @@ def remove_leftovers(path: Path) -> None:
 
 
 OF_A_FIELD = re.compile(r"^(probe|line)_\d+_|^profile_[xyz]_")
-"""The begin of the name of a column whose values are those of a field."""
+"""The begin of the name of a column that has values, and so the unit, of a field."""
 PICTURES = (".png", ".pdf", ".svg", ".jpg", ".jpeg", ".gif", ".mp4", ".htm", ".html")
-"""Names that promise something else than a file of results."""
+"""Suffixes that promise something other than a file of results."""
 NOT_IN_XML = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 
@@ -329,19 +330,19 @@ def _rows(shape: tuple[int, ...], dtype: np.dtype) -> int:
 
 
 class Results(AbstractContextManager["Results"]):
-    """The output of a run in the making; every method is called by all processes together.
+    """The output of a run in the making; all processes call every method together.
 
-    path: the target, which this run alone may write, and which is complete or else as it was.
+    path: the target. Only this run may write it, and it is either complete or as it was before.
     coordinates: the axes of the whole grid, slowest first, as `{"y": ..., "x": ...}`.
-    units: of each field by its name, of the axes as "length", of time as "time"; missing is "1".
-    window: this process's points of the whole grid, `(low, high)` of each axis, slowest first; a
-        process may have none, if it does not run alone.
-    transient: many frames, each at its time, or else exactly one.
-    compression: a filter of h5py's, for fields.
-    secured: what `secure` returned to the run that this one continues; later frames are dropped.
+    units: the unit of each field by its name, of the axes as "length", of time as "time"; else "1".
+    window: this process's points of the whole grid, `(low, high)` of each axis, slowest first; one
+        of several processes may have no points.
+    transient: many frames, each at its time, or exactly one frame.
+    compression: a filter of h5py, for the fields.
+    secured: the result of `secure` in the run that this run continues; later frames are dropped.
 
-    Alone, a process leaves a plain file. Several leave a master over their parts, one of each
-    process for each segment.
+    One process alone leaves a plain file. Several processes leave a master over their parts: one
+    part from each process for each segment.
 
     Leaving the context without `finish` removes frames that are not secured. Raises ValueError for
     unusable coordinates, InputError or FileFailure for a target that cannot be written or is being
@@ -366,7 +367,7 @@ class Results(AbstractContextManager["Results"]):
         self._empty = any(low == high for low, high in self._window)
         self._compression = compression
         self._ranks = ranks
-        self._times: list[float | None] = []  # of the segment being written
+        self._times: list[float | None] = []  # the times of the segment being written
         self._fields: dict[str, str] = {}
         self._secured = 0  # segments that must outlive a failure of this run
         self._complete = False
@@ -389,7 +390,7 @@ class Results(AbstractContextManager["Results"]):
                         self._make_folder()
             self._run, taken = ranks.gather((self._run, segments))[0]
             self._segments = list(taken)
-            with agreed(ranks):  # nobody computes before all can write
+            with agreed(ranks):  # no process computes before all can write
                 self._writer = self._begin()
             self._end = stack.pop_all()
 
@@ -402,13 +403,13 @@ class Results(AbstractContextManager["Results"]):
             self._writer.discard()
         if self._ranks.rank == 0 and not self._complete:
             parts.remove(self._folder, run=self._run, first=self._secured)
-        with suppress(OSError):  # the last to leave finds it empty, if nothing else is in it
+        with suppress(OSError):  # the last process finds it empty, unless other files are in it
             self._folder.rmdir()
 
     def append(self, fields: Arrays, time: float | None = None) -> None:
         """Write this process's block of one frame: host arrays in the shape of its window.
 
-        time: of this frame, for a transient run only. All frames have the same fields.
+        time: the time of this frame, in a transient run only. All frames have the same fields.
         Raises ValueError if the frame does not fit, FileFailure if the disk fails.
         """
         if self._writer is None:
@@ -434,10 +435,9 @@ class Results(AbstractContextManager["Results"]):
         return [asdict(segment) for segment in self._segments]
 
     def finish(self, attributes: Mapping[str, object], history: Arrays) -> None:
-        """Complete the output and give it its name; attributes and history as of `FieldFile`.
+        """Complete the output and give it its name; arguments and errors as `FieldFile.finish`.
 
-        Raises ValueError for want of a frame or of an axis of the history, FileFailure if the disk
-        fails: an earlier output is then still there.
+        If it fails, an earlier output is still there.
         """
         if self._plain and self._writer is not None:
             self._writer.finish(attributes, history)
@@ -445,7 +445,7 @@ class Results(AbstractContextManager["Results"]):
                 parts.remove(self._folder)
         else:
             self._close_segment()
-            with agreed(self._ranks):  # nobody returns before the output is there
+            with agreed(self._ranks):  # no process returns before the output is there
                 if self._ranks.rank == 0:
                     self._write_master(attributes, history)
         self._complete = True
@@ -456,7 +456,7 @@ class Results(AbstractContextManager["Results"]):
         return self._ranks.size == 1 and not self._segments
 
     def _begin(self) -> FieldFile | None:
-        """The file that the next frames go to; None of a process without points."""
+        """The file for the next frames; None for a process without points."""
         if self._empty:
             return None
         path = self._path if self._plain else self._folder / self._part_name()
@@ -475,7 +475,7 @@ class Results(AbstractContextManager["Results"]):
             sync(self._path.parent)
 
     def _close_segment(self) -> None:
-        """Make the frames since the last segment, if any, one of their own."""
+        """Make a segment of the frames since the last segment, if there are any."""
         if not self._times:
             if self._writer is not None:
                 self._writer.discard()
@@ -498,7 +498,7 @@ class Results(AbstractContextManager["Results"]):
         self._times = []
 
     def _write_master(self, attributes: Mapping[str, object], history: Arrays) -> None:
-        """Put the master in place, remove needless parts; a process alone makes it plain."""
+        """Write the master, remove needless parts; one process alone then makes a plain file."""
         with FieldFile(
             self._path, self._coordinates, self._units, transient=self._transient
         ) as master:
@@ -506,7 +506,7 @@ class Results(AbstractContextManager["Results"]):
                 master.link(self._segments)
                 master.finish(attributes, history)
             finally:
-                self._complete = master.sealed  # from here on it needs its parts
+                self._complete = master.sealed  # from here on the master needs its parts
         names = {part.name for segment in self._segments for part in segment.parts}
         parts.remove(self._folder, kept=names)
         if self._ranks.size == 1:
@@ -516,7 +516,7 @@ class Results(AbstractContextManager["Results"]):
 def gather(path: Path, output: Path) -> None:
     """Write a field file and the values in its parts to one plain file.
 
-    An output that is the file itself takes its place, and its parts are removed. Raises InputError
+    If the output is the file itself, it is replaced, and its parts are removed. Raises InputError
     or FileFailure for a file or a part that cannot be read, and for an output that cannot be
     written or is being written by a run.
     """
@@ -543,7 +543,7 @@ def _gather(path: Path, plain: Path) -> None:
             compression=first.compression,
         ) as writer:
             writer.copy({name: field_of(file, name) for name in field_names(file)}, times)
-            if transient:  # a restart looks here for the frames of parts that are no more
+            if transient:  # a restart looks here for the frames of removed parts
                 writer.record("gathered", "frames", parts.lineage(file, field_names(file)[0]))
             writer.finish(dict(file.attrs), solution.history)
     parts.remove(parts.folder_of(plain))
@@ -563,7 +563,7 @@ def xdmf(name: str, file: Any, fields: Iterable[str]) -> str:
     # Slowest axis first. 2D is one plane of a 3D mesh: ParaView lays a 2DCoRectMesh into yz.
     lines = [file[axis][:] if axis in file else np.zeros(1) for axis in AXES]
     spacing = [np.ptp(line) / max(len(line) - 1, 1) or 1 for line in lines]
-    # VTK takes as many values of an item as its dimensions say: all of these three, as the mesh.
+    # VTK reads as many values of an item as its dimensions say: so each item has all three.
     points = _words(map(len, lines))
     mesh = f"""<Topology TopologyType="3DCoRectMesh" Dimensions="{points}"/>
 <Geometry GeometryType="ORIGIN_DXDYDZ">
@@ -597,7 +597,7 @@ def xdmf(name: str, file: Any, fields: Iterable[str]) -> str:
 
 
 def _vectors(fields: Iterable[str], axes: list[str]) -> dict[str, list[str]]:
-    """The components along x, y, z of each vector that has one along every axis, by its name."""
+    """By name, the components along x, y, z of each vector that has one along every axis."""
     known = set(fields)
     stems = [name.removesuffix("_x") for name in known if name.endswith("_x")]
     result = {stem: [f"{stem}_{axis}" for axis in reversed(axes)] for stem in sorted(stems)}
@@ -605,7 +605,7 @@ def _vectors(fields: Iterable[str], axes: list[str]) -> dict[str, list[str]]:
 
 
 def _item(name: str, data: Any, points: str, frame: int | None) -> str:
-    """The place of the values of a field, or of one of its frames."""
+    """The XDMF item of the values of a field, or of one of its frames."""
     number = f'NumberType="{KINDS[data.dtype.kind]}" Precision="{data.dtype.itemsize}"'
     place = f"{html.escape(name, quote=False)}:{data.name}"
     if frame is None:

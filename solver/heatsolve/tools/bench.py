@@ -2,7 +2,7 @@
 
 Copy bandwidth is measured first, in the same run: one array copied to another, counted as read
 plus written. A sweep is compared with the time in which its fewest bytes (each array that it
-touches, once) could be copied; a solver with the time in which one field could.
+touches, once) could be copied; a solver with the time in which one field could be copied.
 """
 
 import itertools
@@ -69,13 +69,13 @@ Measure = Callable[[str, Bench, Sequence[int]], Iterator[Row]]
 # ---- sweeps --------------------------------------------------------------------------------------
 
 MOST_SWEEPS = 31
-"""Sweeps that a backend is offered for one pass."""
+"""The most sweeps of one pass that a backend is asked for."""
 LAUNCHES = 100
 """Sweeps that a device may play back from one graph."""
 SOURCE_SWEEPS = {False: 120, True: 300}
-"""Sweeps of one run of Jacobi's iteration, on a host and on a device, where a run begins with
-questions of its host; even numbers, which leave u where it was. After twice as many an H200 lowers
-its clock."""
+"""Sweeps of one run of Jacobi's iteration, on a host and on a device, where the host asks for
+numbers at the beginning of a run; even numbers of sweeps leave u in its array. After twice as many
+sweeps an H200 lowers its clock."""
 
 
 def jacobi2d(i: Any, j: Any, u: Any) -> Any:
@@ -96,7 +96,7 @@ MEANS: dict[int, tuple[Any, tuple[Any, ...]]] = {2: (jacobi2d, ()), 3: (jacobi3d
 
 
 def one_sweep(machine: Backend, shape: Sequence[int]) -> Callable[[], None]:
-    """The work of one sweep of the mean of the neighbours."""
+    """A function that makes one sweep of the mean of the neighbours."""
     u, v = noise_and_zeros(machine, shape)
     region = tuple((1, extent - 1) for extent in shape)
     point, args = MEANS[len(shape)]
@@ -110,7 +110,7 @@ def sweep(name: str, bench: Bench, shape: Sequence[int]) -> Iterator[Row]:
 
 
 def launch(name: str, bench: Bench, shape: Sequence[int]) -> Iterator[Row]:
-    """A sweep so small that only its launch takes time, many at once."""
+    """Sweeps so small that only their launch takes time, many at once."""
     machine = bench.machine
     one = one_sweep(machine, shape)
 
@@ -123,7 +123,7 @@ def launch(name: str, bench: Bench, shape: Sequence[int]) -> Iterator[Row]:
 
 
 def blocked(name: str, bench: Bench, shape: Sequence[int]) -> Iterator[Row]:
-    """The same sweep, as many in one pass through memory as pay; nothing where only one does."""
+    """The same sweep, several in one pass through memory; no row where each pass is one sweep."""
     machine = bench.machine
     u, v = noise_and_zeros(machine, shape)
     region = tuple((1, extent - 1) for extent in shape)
@@ -131,7 +131,7 @@ def blocked(name: str, bench: Bench, shape: Sequence[int]) -> Iterator[Row]:
     walls = (False,) * len(shape)
     unlooked: list[Accumulator | None] = [None] * MOST_SWEEPS
     most = machine.most_fused(point, u, region, [args] * MOST_SWEEPS, walls, unlooked)
-    depth = most - (most + 1) % 2  # an odd number, as the method of Jacobi makes them
+    depth = most - (most + 1) % 2  # an odd number, as in Jacobi's method
     if depth < 3:
         return
     stages, changes = [args] * depth, unlooked[:depth]
@@ -205,12 +205,12 @@ def slices(name: str, bench: Bench, shape: Sequence[int]) -> Iterator[Row]:
 # ---- linear solvers: Poisson's equation with white noise on its right side -----------------------
 
 TOLERANCE = 1e-10
-"""Of the l2 norm of b - A u, relative to the norm of b."""
+"""The tolerance of the l2 norm of b - A u, relative to the norm of b."""
 MOST_ITERATIONS = 100
 
 
 class Poisson:
-    """-div grad u = noise on nodes 1 apart, from u = 0; 0 on the walls, or no walls at all.
+    """-div grad u = noise on nodes 1 apart, from u = 0; u = 0 on all walls, or all axes periodic.
 
     `shape` is the shape of the arrays, without ghosts of a periodic grid; `settings` are keys of
     `[solver]`.
@@ -240,12 +240,12 @@ class Poisson:
         return iterate(method, criterion, Report(quiet=True, mute=True))
 
     def begin_anew(self) -> None:
-        """u = 0, which is also the value of its walls."""
+        """Set u = 0, on the walls, too."""
         grid = self.system.grid
         self.system.backend.sweep(fill, self.u, grid.everything, 0.0)
 
     def repeat(self) -> tuple[float, float]:
-        """Solve anew; the seconds of the set-up and after it."""
+        """Solve anew; return the seconds of the set-up and of the iteration."""
         machine = self.system.backend
         self.begin_anew()
         seconds = machine.stopwatch()
@@ -257,7 +257,7 @@ class Poisson:
 
 
 def case_text(shape: Sequence[int], settings: Mapping[str, Any], periodic: bool = False) -> str:
-    """The case with nodes of the shape, slowest axis first."""
+    """The text of a case with nodes of this shape, slowest axis first."""
     axes = list("xyz"[: len(shape)])
     nodes = list(reversed(shape))
     upper = nodes if periodic else [n - 1 for n in nodes]
@@ -275,7 +275,7 @@ def case_text(shape: Sequence[int], settings: Mapping[str, Any], periodic: bool 
 def solving(
     name: str, bench: Bench, shape: Sequence[int], periodic: bool = False, **settings: Any
 ) -> Iterator[Row]:
-    """The solution of a linear system by a method of `[solver]`, with its other keys."""
+    """The solution of a linear system by a method; `settings` are keys of `[solver]`."""
     keys = {"tolerance": TOLERANCE, "relative": True, "max_iterations": MOST_ITERATIONS}
     if "iterations" in settings:
         keys = {}
@@ -314,11 +314,11 @@ def hot_spot(name: str, bench: Bench, shape: Sequence[int]) -> Iterator[Row]:
 # ---- explicit steps of heat conduction ----------------------------------------------------------
 
 EXPLICIT_STEPS = {False: 15, True: 105}
-"""Steps that nobody looks between, on a host and on a device."""
+"""Steps between two checks, on a host and on a device."""
 
 
 def heating(name: str, bench: Bench, shape: Sequence[int]) -> Iterator[Row]:
-    """Explicit steps of heat conduction: 16 bytes a point in double precision, made one by one."""
+    """Explicit steps of heat conduction: a single step moves 16 bytes a point in doubles."""
     text = case_text(shape, {"precision": bench.machine.precision}) + HEATING
     march = March(make_model(parse(text, "bench"), bench.machine))
     if march.stepper.at_once == 1:
@@ -344,16 +344,16 @@ end = 1e6
 # ---- steps of flow: shipped cases ----------------------------------------------------------------
 
 FIRST_STEPS = 3
-"""Before the clock starts: the first pressure is computed from zero."""
+"""Steps before the clock starts: the first pressure is computed from zero."""
 RUN_STEPS = 50
 
 
 class Flow(March):
-    """A shipped flow on its way, on arrays of a shape; `step` makes one step of the length `dt`."""
+    """A march of a shipped flow, on arrays of a shape; `step` makes one step of the length `dt`."""
 
     def __init__(self, name: str, machine: Backend, shape: Sequence[int], *more: str):
         cells = [extent - 2 for extent in reversed(shape)]
-        if name == "legate-cfd":  # on nodes: no ghosts but those of its periodic axis, x
+        if name == "legate-cfd":  # on nodes: ghosts along its periodic axis x only
             settings = [f"constants.n={cells[0]}", f"grid.nodes={[cells[0], shape[0]]}"]
         else:
             settings = [f"grid.cells={cells}", "time.cfl=0.5", "model.convection=central", *more]
@@ -368,7 +368,7 @@ class Flow(March):
 
     @property
     def note(self) -> str:
-        """The sweeps of a step, or where these are not fixed the divergence after it."""
+        """The sweeps of a step or, where their number is not fixed, the divergence after it."""
         if sweeps := self.case.solver.iterations:
             return f"a step of {sweeps} sweeps"
         assert isinstance(self.stepper, Projection)
@@ -388,8 +388,8 @@ def marching(name: str, bench: Bench, shape: Sequence[int], case: str, *more: st
 
 
 def running(name: str, bench: Bench, shape: Sequence[int]) -> Iterator[Row]:
-    """A step of `heatsolve run taylor-green-3d`, with its choice of steps and its looks: the mean
-    of RUN_STEPS, after as many."""
+    """A step of `heatsolve run taylor-green-3d`, with its choice of step lengths and its checks:
+    the mean of RUN_STEPS steps, after the same number of steps."""
     machine = bench.machine
     cells = [extent - 2 for extent in reversed(shape)]
     settings = [f"grid.cells={cells}", f"solver.precision={machine.precision}", "time.end=1e6"]
@@ -489,7 +489,7 @@ def sliced_step(machine: Backend, shape: Sequence[int], flow: Flow) -> Callable[
 
 @dataclass(frozen=True)
 class Benchmark:
-    """How a row is measured, and on arrays of which shape: small for a CPU, large for a GPU."""
+    """The measurement of a row, and the shapes of its arrays: small for a CPU, large for a GPU."""
 
     measure: Measure
     small: Shape
@@ -552,8 +552,8 @@ def bench(
 ) -> Iterator[Row | Comparison]:
     """The rows of the table, as they are measured; `shapes` replaces shapes by name.
 
-    Of several processes, and of one that is asked for them: the comparisons of `processes`.
-    Raises InputError for an unknown name, and where the backend cannot work.
+    Several processes, or one that is asked for them by name, measure the COMPARISONS. Raises
+    InputError for an unknown name, and where the backend cannot work.
     """
     ranks = ranks or Ranks()
     known = (*NAMES, *COMPARISONS) if ranks.size == 1 else tuple(COMPARISONS)
@@ -574,7 +574,7 @@ def bench(
 def table(machine: Backend, names: Sequence[str], shapes: Mapping[str, Shape]) -> Iterator[Row]:
     """The rows of these names; copy bandwidth is measured in any case, and once more at the end.
 
-    The second time tells how much of the machine others took in between.
+    The second measurement tells how much of the machine other programs used in between.
     """
     chosen = {
         name: shapes.get(name, benchmark.large if machine.on_device else benchmark.small)
@@ -635,9 +635,9 @@ def together(
     least: float,
     tidy: Callable[[], None] = lambda: None,
 ) -> list[float]:
-    """The median seconds of each work, in turn, begun by all at once, of the slowest process.
+    """The median seconds of each work on the slowest process; works take turns, all start together.
 
-    A work is repeated for `least` seconds; `tidy` is called between them and not timed.
+    A work is repeated for `least` seconds; `tidy` is called before each of its runs, not timed.
     """
 
     def run(work: Callable[[], Any], times: int = 1) -> float:
@@ -653,7 +653,7 @@ def together(
 
 
 def _halo(machine: Backend, ranks: Ranks) -> list[float]:
-    """A step of Jacobi's iteration, and its sweep alone over the same points."""
+    """Seconds of a step of Jacobi's iteration, and of its sweep alone over the same points."""
     case = parse(CASE.format(x=POINTS * ranks.size, y=POINTS), "halo", [
         f"parallel.ranks=[{ranks.size}, 1]"])  # fmt: skip
     problem = Conduction(case, machine, ranks=ranks)
@@ -676,7 +676,7 @@ def _halo(machine: Backend, ranks: Ranks) -> list[float]:
 
 
 def _output(machine: Backend, ranks: Ranks) -> list[float]:
-    """A field of FIELD squared doubles in parts, and gathered by one process that writes it."""
+    """Seconds to write FIELD squared doubles in parts, and gathered into one process."""
     windows = _windows(ranks)
     window = windows[ranks.rank]
     block = np.random.default_rng(ranks.rank).random([high - low for low, high in window])
@@ -710,7 +710,7 @@ def _output(machine: Backend, ranks: Ranks) -> list[float]:
 
 
 def _checkpoint(machine: Backend, ranks: Ranks) -> list[float]:
-    """A checkpoint of three fields, and the same bytes written raw and flushed."""
+    """Seconds of a checkpoint of three fields, and of the same bytes written raw and flushed."""
     window = _windows(ranks)[ranks.rank]
     shape = [high - low for low, high in window]
     rng = np.random.default_rng(ranks.rank)
@@ -728,7 +728,7 @@ def _checkpoint(machine: Backend, ranks: Ranks) -> list[float]:
                     values.tofile(file)
                 file.flush()
                 os.fsync(file.fileno())
-            # Checkpoints replace others, too.
+            # A checkpoint replaces an older one, too.
             with suppress(OSError):
                 os.replace(folder / f"raw-{ranks.rank}", folder / f"old-{ranks.rank}")
 
@@ -749,7 +749,7 @@ def _folder(ranks: Ranks) -> Iterator[Path]:
         if ranks.rank == 0:
             name = stack.enter_context(tempfile.TemporaryDirectory(dir=".", prefix="heatsolve-"))
         yield Path(ranks.gather(name)[0])
-        ranks.gather(None)  # nobody needs it any more
+        ranks.gather(None)  # no process needs it any more
 
 
 COMPARISONS = {"halo": _halo, "output": _output, "checkpoint": _checkpoint}

@@ -31,7 +31,7 @@ from heatsolve.tools.measure import Speed, speed_of
 
 XDMF_BYTES = 300  # for each frame, and each field in it
 NORMS, OF_FLOW = 4, 4
-"""Columns of every history of a march (steps, times, norms), and the further ones of a flow."""
+"""Columns in the history of every march (steps, times, norms), and further columns of a flow."""
 H5_BYTES = 11000  # for the case, the attributes and the axes, whatever the size of the grid
 MACHINES = {"h200": ("one NVIDIA H200", Speed(4.27e12, 1.2e13, 1.2e-6))}
 """Machines of the tables in docs/performance.md, each with its name."""
@@ -49,8 +49,8 @@ def preview(
     """The lines of `heatsolve check`: equation, grid, walls, method, machine, memory and files.
 
     `ranks`: the processes of the run. Keys that have no effect are warned of, or refused if
-    `strict`, as a run does. `timed` adds the time that a run takes at least, here or on one of
-    MACHINES, which is `known`.
+    `strict`, as a run does. `timed` adds a lower bound of the time of a run, on this machine or on
+    the machine `known`, one of MACHINES.
 
     Raises InputError where a run would do so before its first step, as for an unstable step, as far
     as the case, the options, the machine and a sample of the points tell.
@@ -102,13 +102,13 @@ class Row(str):
 
 class Check(dict[str, str]):
     """What a run of a case would do: the rows of `heatsolve check` as a dictionary from labels to
-    texts, and their numbers. `str` is the whole answer, as a notebook shows it."""
+    texts, their numbers as attributes. `str` is the whole answer, as a notebook shows it."""
 
     unknowns: int
     """Unknowns of one field, or of one equation."""
     steps: int | None = None
-    """Steps of a march, as far as is known before it; of a steady case the number of iterations
-    where that is given."""
+    """The number of steps of a march, or of iterations of a steady case, where it is known before
+    the run."""
     step: float | None = None
     """The length of the first step (s)."""
     stable_step: float | None = None
@@ -116,7 +116,7 @@ class Check(dict[str, str]):
     memory: int
     """Bytes that each process needs: on the device where there is one, else on the host."""
     seconds: float | None = None
-    """Seconds that one iteration or step takes at least, where that was asked for."""
+    """A lower bound of the seconds of one iteration or step, if it was asked for."""
 
     def __init__(self, lines: Iterable[str]):
         self._lines = list(lines)
@@ -132,13 +132,13 @@ class Check(dict[str, str]):
 
 
 def alone(case: Case) -> Case:
-    """The case for one process, which stands for all, whatever process grid the case wants."""
+    """The case for one process that stands for all, without the process grid of the case."""
     parallel = case.parallel.model_copy(update={"ranks": "auto"})
     return case.model_copy(update={"parallel": parallel})
 
 
 def steps(problem: Model) -> Generator[str, None, TimeStepController]:
-    """The limit of stability and the steps; returns their controller."""
+    """The rows on the limit of stability, the steps and the history; returns the controller."""
     time = problem.case.march
     limit = math.inf if time.scheme in IMPLICIT else problem.largest_step()
     if limit < math.inf:
@@ -157,7 +157,7 @@ def steps(problem: Model) -> Generator[str, None, TimeStepController]:
 
 
 def history(case: Case, count: int) -> str:
-    """The rows of the history of a march of about `count` steps, and their bytes."""
+    """In words, the rows of the history of a march of about `count` steps, and their size."""
     output, fields = case.output, len(case.probed)
     samples = Schedule.of(output.sample)
     rows = math.ceil(count / steps_per_check(case, count))
@@ -207,7 +207,7 @@ def process_rows(case: Case, machine: Backend, grid: Grid, ranks: int) -> Iterat
 
 
 def memory_row(budget: Budget, machine: Backend, ranks: int) -> str:
-    """The memory of each process, beside that of this machine where it is too much for it."""
+    """The memory of each process, and the memory of this machine where it is too small."""
     each = " for each process" if ranks > 1 else ""
     if machine.on_device:
         text = f"about {size(budget.arrays)} on the device, {size(budget.host)} on the host{each}"
@@ -220,7 +220,7 @@ def memory_row(budget: Budget, machine: Backend, ranks: int) -> str:
 
 
 def frames_of(case: Case, count: int, file: OutputFile | None = None) -> int:
-    """Frames of the file of all points, or of another one, where a march has `count` steps."""
+    """The frames of a march of `count` steps in the file of all points, or in `file`."""
     if case.time is None:
         return 1
     every = (file or case.output).every
@@ -239,14 +239,14 @@ def files(case: Case, grid: Grid, count: int) -> str:
     squeezed = ", less as compressed" if case.output.compression else ""
     said = [f"{case.name}.h5 (about {size(h5)}{counted}{squeezed})"]
     if grid.dimension > 1:
-        # A velocity is there twice: its components, and the vector.
+        # A velocity is in the file twice: as components, and as a vector.
         items = 1 + sum(1 + name.startswith("velocity_") for name in names)
         said.append(f"{case.name}.xdmf (about {size(frames * items * XDMF_BYTES)})")
     return ", ".join([*said, *_others(case, grid, count), *_drawn(case)])
 
 
 def _others(case: Case, grid: Grid, count: int) -> Iterator[str]:
-    """The files of some points."""
+    """The files of `[[output.file]]`, with their sizes."""
     for file in case.output.files:
         points = math.prod(p.coordinates.size for p in points_of(file, case, grid, grid))
         names, frames = file.fields or case.field_names, frames_of(case, count, file)
@@ -276,10 +276,10 @@ def time_rows(
     processes: int,
     known: str | None,
 ) -> Iterator[str]:
-    """The time of a run at least: the bytes that it moves, and its calls, at a machine's best.
+    """A lower bound of the time of a run: its bytes and its calls at the best speed of a machine.
 
-    On this machine processes share its memory, unless it is a GPU; of a known one each has its own.
-    Start-up, compilation, files and pictures come on top.
+    Processes on this machine share its memory, unless it is a GPU; each process on a known machine
+    has a memory of its own. Start-up, compilation, files and pictures come on top.
     """
     sharing = 1
     if known is None:
@@ -314,7 +314,7 @@ def _units(case: Case, time_steps: TimeStepController | None) -> tuple[int | Non
 
 
 def calls_in_words(number: float, unit: str) -> str:
-    """Calls of kernels in one iteration or step, a mean; a call may make several of them."""
+    """In words, the mean number of kernel calls in one iteration or step, which may be below 1."""
     if number <= 0.75:
         return f"1 call for about {round(1.0 / number)} {unit}s" if number > 0.0 else "no call"
     count = round(number)

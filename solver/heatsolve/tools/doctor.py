@@ -1,7 +1,7 @@
 """The findings of `heatsolve doctor`: whether heatsolve can run well on this machine.
 
-Each check tells its finding, and a cure where something is wrong. All processes of a run make
-them together; checks that need messages stand last.
+Each check yields findings, with a cure where something is wrong. All processes of a run make the
+checks together; checks that need messages come last.
 """
 
 import fcntl
@@ -43,7 +43,7 @@ PROOF = (300, 400)
 COPIED = 1 << 23
 """Doubles of the copy that measures bandwidth: beyond the caches of most machines."""
 LITTLE = 1 << 30
-"""Bytes that are little for a run, of memory or on a disk."""
+"""Free bytes of memory, or on a disk, below which a run may have too little."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,9 @@ Findings = Iterator[Finding]
 
 
 def diagnose() -> Findings:
-    """The findings of all checks, on rank 0 of several processes; nothing on the others.
+    """The findings of all checks, on rank 0 of several processes; nothing on other ranks.
 
-    A finding of some processes only is told with their ranks.
+    A finding that only some processes have names their ranks.
     """
     try:
         ranks = find_ranks()
@@ -87,7 +87,7 @@ def diagnose() -> Findings:
 
 
 def examined(check: Callable[[Ranks], Findings], ranks: Ranks) -> Findings:
-    """The findings of a check; a check that fails finds an error."""
+    """The findings of a check; if the check itself fails, its failure is a finding."""
     try:
         yield from check(ranks)
     except Exception as error:
@@ -115,7 +115,7 @@ def python(ranks: Ranks) -> Findings:
 
 
 def cpu(ranks: Ranks) -> Findings:
-    """The processor, and how much of it there is for this process."""
+    """The processor, and the cores that this process may use."""
     mine, all_cores = len(cores()), os.cpu_count() or 1
     share = "" if mine == all_cores else f" of {all_cores}"
     yield Finding("ok", "cpu", f"{choice.processor()}, {mine}{share} cores for this process")
@@ -161,7 +161,7 @@ def threads(ranks: Ranks) -> Findings:
 
 
 def circle(i: Any, j: Any, u: Any) -> Any:
-    """Some arithmetic that a fused multiply-add, or another root, would round otherwise."""
+    """Arithmetic that a fused multiply-add, or another square root, would round differently."""
     return sqrt(u[i - 1, j] * u[i, j + 1] + 0.3 * u[i + 1, j]) / (1.0 + u[i, j - 1])
 
 
@@ -182,7 +182,7 @@ def bandwidth(ranks: Ranks) -> Findings:
     """The copy bandwidth of memory, read plus written, which bounds every sweep."""
     machine = choice.make("numba", threads=1 if ranks.size > 1 else None)
     rate = ranks.size * 16 * COPIED / seconds_of_copy(machine, (COPIED,))
-    # Of the slowest process: all copy at once.
+    # The rate of the slowest process: all copy at once.
     rate = min(ranks.gather(rate))
     yield Finding("ok", "bandwidth", f"{rate / 1e9:.3g} GB/s, read plus written")
 
@@ -191,7 +191,7 @@ def gpus(ranks: Ranks) -> Findings:
     """The GPUs, and each backend for them, proved by a sweep."""
     count = choice.count_gpus()
     device = ranks.local_rank % count if count else None
-    # Before anything that not all processes come to.
+    # Gathered before any branch that only some processes take.
     mine = None if device is None else choice.identity(device)
     used = [each for each in ranks.gather(mine) if each]
     if not count:
@@ -236,7 +236,7 @@ def mpi(ranks: Ranks) -> Findings:
 
 
 def slurm(ranks: Ranks) -> Findings:
-    """Whether srun starts processes in the way that the library of MPI knows."""
+    """Whether srun offers the protocol by which the MPI library starts processes."""
     if not shutil.which("srun"):
         return
     needed = pmi()
@@ -298,7 +298,7 @@ def compiled(ranks: Ranks) -> Findings:
 
 
 def extras(ranks: Ranks) -> Findings:
-    """Packages that are not needed."""
+    """Optional packages that are not installed."""
     for name, use in EXTRAS.items():
         if find_spec(name) is None:
             yield Finding("ok", "extras", f"not installed, {use}")

@@ -33,20 +33,19 @@ SECONDS_A_REPEAT = 0.1
 COPIED = 1 << 24
 """Doubles of the copy that measures the bandwidth of a run's machine, beyond the caches."""
 BYTES_OF_COPY = 16
-"""Of one copy, for each point: a double is read and written."""
+"""Bytes of a copy for each point: a double is read and written."""
 
 
 @dataclass(frozen=True)
 class Row:
     """One line of the table; a figure that makes no sense for it is None.
 
-    `seconds` are the time of one sweep, copy or solution, `setup_seconds` of the set-up before.
-    `shape` is the shape of the arrays, ghosts included. `glups` counts the points updated (1e9 a
-    second), `fraction_of_copy` is the time in which the fewest bytes of the sweep could be copied
-    over its own time, `copies` the time of a solution, or of a step of flow, over the time in which
-    one field of doubles is copied. `rival_of` names the program's own row of the same work, and
-    `speedup` tells how many times as fast that one is, set-up included; both are measured in turn
-    for it.
+    `seconds`: the time of one sweep, copy or solution; `setup_seconds`: the time of the set-up
+    before it. `shape`: the shape of the arrays, ghosts included. `glups`: points updated (1e9 a
+    second). `fraction_of_copy`: the time to copy the fewest bytes of the sweep, over the time of
+    the sweep. `copies`: the time of a solution, or of a step of flow, over the time to copy one
+    field of doubles. `rival_of`: the program's own row of the same work; `speedup`: how many times
+    as fast as this row the own row is, set-up included, with both measured in turn.
     """
 
     name: str
@@ -133,8 +132,8 @@ class Bench:
     ) -> Row:
         """A row with the figures that follow from its time, and `more` of its attributes.
 
-        `points` are updated in the time; a sweep over them moves `arrays`, read plus written; a
-        solver has that number of `unknowns`.
+        `points`: points updated in the time; `arrays`: arrays that a sweep over them moves, read
+        plus written; `unknowns`: unknowns of a solver.
         """
         about = {"backend": self.machine.name, "dtype": self.machine.precision} | more
         row = Row(name, shape=tuple(shape), seconds=seconds, **about)
@@ -157,7 +156,7 @@ class Bench:
         self, name: str, shape: Sequence[int], rival_of: str, own: "Repeat", other: "Repeat",
         **more: Any,
     ) -> Row:  # fmt: skip
-        """The row of another way to do the work of a row of the program, measured in turn."""
+        """The row of another way to do the work of the row `rival_of`, measured in turn with it."""
         (seconds,), speedup = in_turn(own, other)
         return self.row(name, shape, seconds, rival_of=rival_of, speedup=speedup, **more)
 
@@ -172,7 +171,7 @@ Repeat = Callable[[], Sequence[float]]
 
 
 def repeat_of(work: Callable[[], Any], machine: Backend) -> Repeat:
-    """As many calls as take SECONDS_A_REPEAT, and the time of one call."""
+    """A Repeat that calls `work` for SECONDS_A_REPEAT and returns the time of one call."""
 
     def run(times: int) -> float:
         seconds = machine.stopwatch()
@@ -186,7 +185,7 @@ def repeat_of(work: Callable[[], Any], machine: Backend) -> Repeat:
 
 
 def medians_of(repeat: Repeat) -> list[float]:
-    """The median of each time."""
+    """The median of each time of `repeat` (s)."""
     repeat()  # warm-up
     first = repeat()
     runs = [first, *[repeat() for _ in range(count_of(sum(first)) - 1)]]
@@ -200,7 +199,7 @@ def seconds_of(work: Callable[[], Any], machine: Backend) -> float:
 
 
 def time_of(ranks: Ranks, work: Callable[[], Any], times: int = 1) -> float:
-    """Seconds of one of `times` calls, begun by all at once, of the slowest process."""
+    """Seconds of one of `times` calls on the slowest process; all processes begin together."""
     ranks.gather(None)
     began = time.perf_counter()
     for _ in range(times):
@@ -211,8 +210,8 @@ def time_of(ranks: Ranks, work: Callable[[], Any], times: int = 1) -> float:
 def in_turn(own: Repeat, other: Repeat) -> tuple[list[float], float]:
     """The median of each time of `other`, and how many times as fast `own` is in all.
 
-    Each repeat of one stands beside one of the other, so that both share the machine with the same
-    neighbours; the ratio is the median of theirs.
+    Repeats of both take turns, so that both share the machine with the same other programs; the
+    ratio is the median of the ratios of pairs.
     """
     own(), other()
     first = own(), other()
@@ -238,7 +237,7 @@ class March:
         self._count = 0
 
     def step(self, before: int = 0) -> None:
-        """One step; with this number of equal ones before it, where the stepper makes several."""
+        """Make one step, after `before` equal steps where the stepper makes several at once."""
         self._count += before
         parts = list(substeps(self._time, self._count, self.dt, int(MOST_STEPS)))
         self.stepper.step(parts, None, None, before)
@@ -247,8 +246,8 @@ class March:
 
 # ---- white noise for right sides -----------------------------------------------------------------
 #
-# Every frequency at once, the same numbers everywhere. A smooth right side would flatter a solver:
-# its residual is at rounding level long before 1e-10.
+# It has all frequencies, and the same numbers on every machine. A smooth right side would flatter a
+# solver: its residual is at rounding level long before 1e-10.
 
 
 def noise(count: int) -> np.ndarray:
@@ -282,7 +281,7 @@ def noise_and_zeros(machine: Backend, shape: Sequence[int]) -> tuple[Any, Any]:
 
 
 def seconds_of_copy(machine: Backend, shape: Sequence[int]) -> float:
-    """By the machine's own copy or by a sweep that copies, whichever is faster."""
+    """Seconds of a copy, by the machine's own copy or by a sweep, whichever is faster."""
     u, v = noise_and_zeros(machine, shape)
     region = tuple((0, extent) for extent in shape)
     swept = seconds_of(lambda: machine.sweep(copy, v, region, u), machine)
@@ -292,7 +291,7 @@ def seconds_of_copy(machine: Backend, shape: Sequence[int]) -> float:
 def copy_bandwidth(attributes: Mapping[str, Any]) -> float | None:
     """Bytes that the backend of a run copies a second, read plus written; None on another machine.
 
-    The attributes are from the run's file.
+    `attributes`: the attributes of the run's file.
     """
     if attributes.get("ranks", 1) != 1:
         return None
@@ -319,8 +318,8 @@ SECONDS_OF_FASTEST, FEWEST = 0.03, 5
 
 @dataclass(frozen=True)
 class Speed:
-    """The best of a machine: bytes that it copies a second (read plus written), in its memory and
-    in a cache, and the seconds of a call of a kernel."""
+    """The best speeds of a machine: bytes copied a second (read plus written), in its memory and in
+    a cache, and the seconds of a kernel call."""
 
     memory: float
     cache: float
@@ -344,7 +343,7 @@ def _threads(machine: Backend) -> int:
 
 
 def measured(machine: Backend) -> Speed:
-    """By copies: a device's own, in a queue; on a host NumPy's, on the threads of the backend."""
+    """Measure copies: a device's own, queued; on a host NumPy's, on the threads of the backend."""
     small, large = CACHE_AND_MEMORY[machine.on_device]
     if machine.on_device:
         return Speed(_copied(machine, large), _copied(machine, small), seconds_of_call(machine))
@@ -366,7 +365,7 @@ def _copied(machine: Backend, count: int) -> float:
 
 
 def _copied_by(pool: ThreadPoolExecutor, machine: Backend, count: int, times: int) -> float:
-    """The same of a host, each thread with arrays of its own."""
+    """Bytes a second of a host's copies of `count` elements, each thread with its own arrays."""
     pairs = [(np.zeros(count), np.ones(count)) for _ in range(_threads(machine))]
 
     def copies(pair: tuple[np.ndarray, np.ndarray]) -> None:
@@ -378,7 +377,7 @@ def _copied_by(pool: ThreadPoolExecutor, machine: Backend, count: int, times: in
 
 
 def seconds_of_call(machine: Backend) -> float:
-    """Seconds of a copy of one element; with NumPy of a sweep, as it has a cost in Python."""
+    """Seconds of a copy of one element; for NumPy of a sweep, which takes its time in Python."""
     u, v = machine.zeros((1,)), machine.zeros((1,))
 
     def calls() -> None:
@@ -392,7 +391,7 @@ def seconds_of_call(machine: Backend) -> float:
 
 
 def _fastest(machine: Backend, work: Callable[[], Any]) -> float:
-    """The shortest of some times of a work (s)."""
+    """The shortest of repeated times of a work (s)."""
     work()
     times: list[float] = []
     while len(times) < FEWEST or sum(times) < SECONDS_OF_FASTEST:

@@ -1,8 +1,8 @@
 """`heatsolve scale`: one case on more and more processes, each number in a launch of its own.
 
-A *weak* study gives every process as many unknowns as the others have, a *strong* one divides the
-same case among more. Throughput is unknowns that make one unit of work (an iteration, a cycle, a
-step) a second; efficiency is throughput of a process over that in the smallest launch.
+A *weak* study gives every process the same number of unknowns, a *strong* study divides the same
+case among more processes. Throughput is units of work (iterations, cycles, steps) times unknowns a
+second; efficiency is the throughput of a process over its throughput in the smallest launch.
 
 python -m heatsolve.tools.scaling CASE KIND PER_RANK BACKEND FILE [KEY=VALUE ...]
 
@@ -65,7 +65,7 @@ MOST_UNKNOWNS = 1e15
 """Unknowns of a process, more than any machine holds."""
 MOST_OF_MODEL = 2048
 LARGEST_RECORD = 1 << 20
-"""Bytes."""
+"""Bytes of the largest record."""
 
 
 @dataclass(frozen=True)
@@ -138,19 +138,19 @@ def launched_by(launcher: str, ranks: int) -> list[str]:
 # ---- the case of a size --------------------------------------------------------------------------
 
 SIZES = ("n", "N")
-"""Constants of a case that its grid is a function of."""
+"""Constants of a case on which its grid may depend."""
 LEAST_EVEN = 24
-"""A count becomes even from twice this number on, and a multiple of 16 from 16 times."""
+"""Counts from 2, 4, 8 and 16 times this number on become multiples of 2, 4, 8 and 16."""
 MOST_AWAY = 50
-"""The largest distance from the wanted size at which the search for another one ends."""
+"""The distance from the wanted size at which the search for a valid size ends."""
 
 
 def sized(source: str, overrides: Sequence[str], unknowns: float) -> list[str]:
-    """Overrides that give a case about `unknowns` unknowns, after the overrides that it has.
+    """Overrides that give a case about `unknowns` unknowns, the given overrides first.
 
-    Its constant n (or N) is changed if it has one, to the nearest with which there are whole
-    numbers of points; else the counts of its grid, which covers what it did, with spacings in the
-    same ratio. Both become multiples of a power of two, which multigrid can halve. Raises CaseError
+    If the case has a constant n (or N), it gets the nearest value for which all numbers of points
+    are whole; else the grid gets other counts, covers its old box, and keeps the ratio of its
+    spacings. Both become multiples of a power of two, which multigrid can halve. Raises CaseError
     as `load` does.
     """
     case = load(source, overrides)
@@ -165,7 +165,7 @@ def sized(source: str, overrides: Sequence[str], unknowns: float) -> list[str]:
 
 
 def even(count: float) -> int:
-    """The nearest multiple of a power of two: the larger, the more there are."""
+    """The nearest multiple of a power of two, which grows with the count: see LEAST_EVEN."""
     unit = 2 ** min(4, max(0, int(math.log2(max(count, 1.0) / LEAST_EVEN))))
     return max(1, round(count / unit)) * unit
 
@@ -179,7 +179,7 @@ def _resized(case: Case, intervals: Mapping[str, int], wider: float = 1.0) -> li
 
 
 def _numbered(case: Case, intervals: Mapping[str, int]) -> Iterator[str]:
-    """The overrides that keep sources and boxes at their places."""
+    """The overrides that keep sources and boxes, given by indices, at their places."""
     axes = list(reversed(grid_of(case).axes))
     indices = {f"source.point.{n}.index": point.index for n, point in enumerate(case.source.points)}
     for n, box in enumerate(case.initial.boxes):
@@ -216,7 +216,7 @@ def of_kind(
     per_rank: float | None,
     backend: str | None = None,
 ) -> Case:
-    """The case of a weak study for this number of processes; of a strong one for any number.
+    """The case of a weak study for `ranks` processes; of a strong study for any number.
 
     In a weak study every process has the block of one process alone: counts and extents
     grow along the axes that are divided.
@@ -240,8 +240,8 @@ def of_kind(
 def growth(block: Sequence[int], ranks: int, on_device: bool) -> tuple[int, ...]:
     """The factors by which the axes of a block grow with the processes, slowest first.
 
-    As evenly as can be, the slowest axis first; devices have slabs, as in a run, if these are
-    thick.
+    The factors are as even as possible, the slowest axis has the largest; devices have slabs, as in
+    a run, if the slabs are thick.
     """
     if on_device and block[0] >= THICK_SLAB:
         return (ranks, *[1] * (len(block) - 1))
@@ -254,8 +254,8 @@ def growth(block: Sequence[int], ranks: int, on_device: bool) -> tuple[int, ...]
 REPEATS = 7
 SECONDS_A_REPEAT = 0.5
 WARM_UP = (0.02, 0.2, 1.0)
-"""Shares of a repeat that come before all repeats and do not count, each as many units long as the
-one before tells, and then a whole one: connections are made and graphs recorded in them."""
+"""Warm-up runs, in shares of a repeat, and then a whole one: each is as many units long as the time
+of the run before it tells. They make connections and record graphs, and do not count."""
 MESSAGES = (64, 1 << 20)
 """Elements of the messages that tell the latency and the bandwidth of a transport."""
 EXCHANGES = 20
@@ -286,10 +286,11 @@ def worker(problem: Model) -> tuple[Callable[[int], None], str]:
 def measure(case: Case, kind: str, backend: str | None, ranks: Ranks) -> dict[str, Any]:
     """The record of this size; all processes together.
 
-    `seconds`: of one unit of work, of the slowest process, of each repeat. `updates` and `bytes`:
-    of one unit, of all processes. `waited`: the share of the time in which a process only waited
-    for messages of others (None where a device does so). `balance`: unknowns of the mean process
-    over the largest. `latency`, `bandwidth`: of an exchange with both neighbours (s, B/s).
+    `seconds`: the time of a unit of work on the slowest process, for each repeat. `updates`,
+    `bytes`: of a unit, over all processes. `waited`: the share of the time in which a process only
+    waited for messages (None where a device waits and does not tell). `balance`: unknowns of the
+    mean process over the largest. `latency`, `bandwidth`: of an exchange with both neighbours (s,
+    B/s).
     """
     quiet = Report(quiet=True)
     problem = set_up(case, machine_of(case, backend, quiet, ranks), quiet, ranks)
@@ -332,7 +333,7 @@ def measure(case: Case, kind: str, backend: str | None, ranks: Ranks) -> dict[st
 def speed_of(problem: Model) -> tuple[float, float]:
     """Latency (s) and bandwidth (bytes a second) of an exchange between neighbours in a ring.
 
-    An exchange sends to both and receives from both.
+    An exchange sends to both neighbours and receives from both.
     """
     ranks, machine, transport = problem.ranks, problem.backend, problem.halo.transport
     times = []
@@ -357,8 +358,8 @@ def speed_of(problem: Model) -> tuple[float, float]:
 class Size:
     """One number of processes: the median time of a unit of work (s), and rates.
 
-    `throughput` counts unknowns a second of one process (of the median, the slowest and the
-    fastest repeat), `waited` the share of time spent only on waiting for messages.
+    `throughput`, `lowest`, `highest`: unknowns a second of one process, in the median, the slowest
+    and the fastest repeat. `waited`: the share of the time that is spent only on waiting.
     """
 
     ranks: int
@@ -423,8 +424,8 @@ class Record(BaseModel):
 def records(folder: Path, warn: Callable[[str], None]) -> list[dict[str, Any]]:
     """The records of a study's folder, the fewest processes first.
 
-    Files that are none are left out with a warning. Raises InputError where there is no record, or
-    where they are of different studies.
+    A file that is no record is left out with a warning. Raises InputError where there is no record,
+    or where the records are of different studies.
     """
     measured = []
     for path in sorted(folder.glob("*.json")):
@@ -461,8 +462,8 @@ def machine_name(record: Mapping[str, Any]) -> str:
 
 
 def differences(sizes: Sequence[Size]) -> Iterator[str]:
-    """A sentence for each thing besides the number of processes in which sizes differ: they are no
-    measure of scaling then."""
+    """A sentence for each of backend, precision and machine in which the sizes differ: they do not
+    measure scaling then."""
     for what in ("backend", "precision", "machine"):
         ranks: dict[str, list[str]] = {}
         for size in sizes:
@@ -473,7 +474,7 @@ def differences(sizes: Sequence[Size]) -> Iterator[str]:
 
 
 def table(measured: Sequence[dict[str, Any]]) -> list[Size]:
-    """The sizes of the records; efficiency compares them with the first one."""
+    """The sizes of the records; efficiency compares each size with the first."""
     sizes: list[Size] = []
     for record in measured:
         ranks, unknowns, times = record["ranks"], record["unknowns"], record["seconds"]
@@ -548,12 +549,12 @@ def markdown(sizes: Sequence[Size]) -> str:
 
 
 def prediction(measured: Sequence[dict[str, Any]]) -> Iterator[tuple[int, float]]:
-    """Throughput of a process (unknowns/s) for 1, 2, 4, ... processes, as a model has it.
+    """Throughput of a process (unknowns/s) for 1, 2, 4, ... processes, by a model.
 
-    A unit of work takes t = c N + e x, where N are the unknowns of a process, and x what one
-    exchange takes that nothing hides: latency for each neighbour, and the ghosts of its surface
-    over the bandwidth, both as measured among the most processes. The constants c and e are fitted
-    to what was measured, e not below 0. Raises InputError where one number of processes only was.
+    A unit of work takes t = c N + e x: N is the number of unknowns of a process, x the time of one
+    exchange without overlap, latency for each divided axis plus the ghosts of a block over the
+    bandwidth, both as measured in the largest launch. The constants c and e are fitted to the
+    measured times, e not below 0. Raises InputError without a launch of several processes.
     """
     several = [record for record in measured if record["latency"] is not None]
     if not several:
@@ -562,7 +563,7 @@ def prediction(measured: Sequence[dict[str, Any]]) -> Iterator[tuple[int, float]
     item = 4 if several[-1]["precision"] == "float32" else 8
 
     def exchange(counts: Sequence[int], periodic: Sequence[str], dims: Sequence[int]) -> float:
-        """All along x, y, z."""
+        """The time x of one exchange; the arguments are along x, y, z."""
         faces = surface(counts, dims, [axis in periodic for axis in AXIS_NAMES[: len(counts)]])
         return latency * sum(parts > 1 for parts in dims) + item * faces / bandwidth
 
@@ -667,7 +668,7 @@ def main(arguments: Sequence[str]) -> None:
         wanted = float(per_rank) if per_rank != "-" else None
         named = None if backend == "-" else backend
         case = of_kind(kind, source, overrides, ranks.size, wanted, named)
-        if case.parallel.threads is None:  # one, whatever the number of processes: they compare
+        if case.parallel.threads is None:  # one thread for any number of processes: comparable
             parallel = case.parallel.model_copy(update={"threads": 1})
             case = case.model_copy(update={"parallel": parallel})
         with locating(case):

@@ -1,7 +1,7 @@
 """A case as a job of Slurm: the script that runs it to its end, and its submission.
 
-The script is a chain: signalled before the limit of wall time, a run ends with a checkpoint and
-exit code 75, and the job puts itself back into the queue to continue.
+The script makes a chain of jobs: Slurm signals the run before the limit of wall time, the run ends
+with a checkpoint and exit code 75, and the job puts itself back into the queue to continue.
 """
 
 import re
@@ -25,7 +25,7 @@ from heatsolve.report import shown
 from heatsolve.tools.check import preview
 
 WARNING_SECONDS = 120
-"""So long before the limit of wall time the run is asked to stop; Slurm may be a minute early."""
+"""Slurm signals the run this time (s) before the limit of wall time; it may be a minute early."""
 
 SHEBANG, TITLE = "#!/bin/bash", "# A run of heatsolve under Slurm, as long as it takes:"
 HEADER = f"""\
@@ -136,9 +136,9 @@ def script(
 ) -> str:
     """The text of a script that runs a command of heatsolve as a chain of jobs.
 
-    name: of the job, and of its output NAME-JOBID.out.
-    command: the words of the program and its arguments, which get quoted here.
-    cores: of each rank; None: all of its node.
+    name: the name of the job, and of its output NAME-JOBID.out.
+    command: the words of the program and its arguments, which are quoted here.
+    cores: the cores of each rank; None: all cores of its node.
     pmi: how srun starts MPI, unless HEATSOLVE_MPI says otherwise.
     """
     asked = {
@@ -167,7 +167,7 @@ def script(
 
 
 def directives(asked: Mapping[str, Any]) -> str:
-    """The lines of a script that ask Slurm for options; True stands for one without a value."""
+    """The lines of a script that give Slurm its options; an option without a value has True."""
     return "\n".join(
         f"#SBATCH --{option}" if value is True else f"#SBATCH --{option}={value}"
         for option, value in asked.items()
@@ -205,10 +205,10 @@ def script_for(
 
 
 def cores_of(case: Case, resources: Resources, backend: str | None) -> int | None:
-    """The cores that each rank of a run uses; None: all of its node.
+    """The cores that each rank of a run uses; None: all cores of its node.
 
-    One process alone has a thread on every core, each of several has one thread; NumPy and the host
-    of a GPU have one.
+    One process alone has a thread on every core; each of several processes has one thread, and so
+    have NumPy and the host of a GPU.
     """
     if case.parallel.threads is not None:
         return case.parallel.threads
@@ -227,7 +227,7 @@ def check(case: Case, resources: Resources, backend: str | None) -> None:
     if chosen in ("cupy", "cuda") and not resources.gpus_per_node:
         raise InputError(f"the {chosen} backend needs --gpus-per-node")
     ranks = resources.nodes * resources.ranks_per_node
-    # The machine at hand need not have the backend of the nodes; every backend refuses the same.
+    # The login node may lack the backend of the nodes; every backend refuses the same cases.
     for _ in preview(case, "numpy", ranks):
         pass
 
@@ -235,8 +235,8 @@ def check(case: Case, resources: Resources, backend: str | None) -> None:
 def submit(name: str, text: str) -> str:
     """Write a script as NAME.sbatch in the current directory, submit it, return the job's id.
 
-    Raises InputError where there is no sbatch, where it refuses, and where NAME.sbatch is not a
-    script of this origin, FileFailure when it cannot be written.
+    Raises InputError where there is no sbatch, where it refuses, and where an earlier NAME.sbatch
+    is no script of `heatsolve submit`, FileFailure when it cannot be written.
     """
     if which("sbatch") is None:
         raise InputError(

@@ -1,7 +1,7 @@
 """`heatsolve verify`: shipped cases against exact solutions and against the literature.
 
-A verification runs cases as any user would and yields a line for each quantity:
-computed, reference, its source, and how far apart they may be.
+A verification runs cases as any user would and yields a line for each quantity: the computed value,
+the reference, its source, and the tolerance.
 """
 
 import math
@@ -64,7 +64,7 @@ class Solution:
 
 @dataclass(frozen=True)
 class Runs:
-    """Runs of a shipped case on a backend; `quick`: smaller ones, or fewer."""
+    """Runs of a shipped case on a backend; `quick`: smaller or fewer runs."""
 
     name: str
     backend: str
@@ -103,7 +103,7 @@ LESSONS: dict[str, tuple[str, float, int]] = {
     "cfdpython-12": ("velocity_x", 3892.64070952243, 499),
     "legate-cfd": ("velocity_x", 1.8327658261354953, 51),
 }
-"""By case: a field, its sum, and the number of iterations or steps, or 0."""
+"""By case: a field, its sum, and the number of iterations or steps, 0 where it is not compared."""
 
 CAVITIES: dict[
     int, tuple[tuple[float, float, float], str, dict[int, tuple[float, float]], bool]
@@ -122,8 +122,8 @@ CAVITIES: dict[
     ),
 }  # fmt: skip
 """By Reynolds number: lowest u on x = 1/2, highest and lowest v on y = 1/2; their source; by cells
-the tolerances of u and of v; and whether these are relative. The limits of the scheme belong to
-a second-order central staggered scheme on 128 and 256 cells, by Richardson's extrapolation."""
+the tolerances of u and of v; and whether the tolerances are relative. A limit of the scheme is
+Richardson's extrapolation of a second-order central staggered scheme from 128 and 256 cells."""
 
 CONVECTION: dict[str, tuple[float, str, dict[int, float]]] = {
     "1e4": (2.24481576, "spectral, de Vahl Davis 1983: 2.243", {32: 0.012, 64: 0.003, 128: 0.0008}),
@@ -140,15 +140,17 @@ CYLINDER = {
     "lift": (0.010618948, {41: 0.05, 123: 0.02}),
     "pressure": (0.117520167, {41: 0.06, 123: 0.01}),
 }
-"""Of the steady cylinder: coefficients of drag and lift, the difference of pressures before and
-behind it; the spectral values of Nabh 1998; by cells across the channel the relative tolerance."""
+"""Of the steady cylinder: coefficients of drag and lift, the difference of the pressures before and
+behind it, with the spectral values of Nabh 1998, and by cells across the channel the relative
+tolerance."""
 
 EDDIES: tuple[tuple[str, float, dict[int, float]], ...] = (
     ("end of the lower eddy", 6.10, {32: 0.04, 64: 0.015}),
     ("begin of the upper eddy", 4.85, {32: 0.1, 64: 0.04}),
     ("end of the upper eddy", 10.48, {32: 0.03, 64: 0.015}),
 )
-"""Behind the step: a quantity, its place, by cells across the channel the relative tolerance."""
+"""Of the backward step: an end of an eddy, its place, by cells across the channel the relative
+tolerance."""
 
 DISSIPATION = (0.01285753, 8.97)
 """The largest loss of energy of `taylor-green-3d`, a unit of volume, and its time; spectral
@@ -182,7 +184,7 @@ def order_line(solve: Runs, what: str, errors: Sequence[float], source: str) -> 
 
 
 def hot_plate(solve: Runs) -> Iterator[Line]:
-    """The centre, and the order at a point where the corners' jumps are far."""
+    """The value at the centre, and the order at a point far from the jumps at the corners."""
     errors = []
     for n in solve.sizes((40, 80), (40, 80, 160)):
         field = solve(f"grid.nodes=[{n + 1}, {n + 1}]").fields["temperature"]
@@ -205,7 +207,7 @@ def laplace(solve: Runs) -> Iterator[Line]:
 
 
 def sine_source(solve: Runs) -> Iterator[Line]:
-    """The discrete solution is known exactly."""
+    """The largest error against the exact discrete solution."""
     solution = solve()
     x, values = solution.x, solution.fields["temperature"]
     h = x[1] - x[0]
@@ -235,7 +237,7 @@ def taylor_green(solve: Runs) -> Iterator[Line]:
 
 
 def breakdown(solve: Runs) -> Iterator[Line]:
-    """Friction takes the lost energy; on a GPU, with enough cells, the peak of the loss."""
+    """The loss of energy equals the dissipation; on a GPU, with enough cells, its peak, too."""
     balance = "balance of energy"
     solution = solve("constants.n=64", "time.cfl=0.3")
     _, lost, taken = losses(solution)
@@ -252,8 +254,8 @@ def breakdown(solve: Runs) -> Iterator[Line]:
 
 
 def losses(solution: Solution) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """By step of a flow in the cube of side 2 pi: mid time, and the loss of kinetic energy, and
-    what friction takes, 2 nu times the enstrophy, a unit of volume and of time."""
+    """For each step of a flow in the cube of side 2 pi: the middle of its time, and by unit of
+    volume and time the loss of kinetic energy and the dissipation, 2 nu times the enstrophy."""
     time, energy, enstrophy = (
         solution.history[name] for name in ("time", "kinetic_energy", "enstrophy")
     )
@@ -276,7 +278,7 @@ def vertex(low: Any, middle: Any, high: Any) -> tuple[Any, Any]:
 
 
 def extremum(line: np.ndarray, sign: float) -> float:
-    """The lowest value of `sign` times a line, by the parabola through three points."""
+    """The minimum (`sign` 1) or maximum (-1) of a line, by the parabola through three points."""
     n = int(np.argmin(sign * line))
     return float(vertex(*line[n - 1 : n + 2])[1])
 
@@ -303,7 +305,7 @@ def cavity(solve: Runs) -> Iterator[Line]:
 def flux_in_the_middle(temperature: np.ndarray, u: np.ndarray, alpha: float) -> float:
     """The mean of the scheme's u T - alpha dT/dx at x = 1/2, in a unit square between walls.
 
-    Files hold u at the centres, means of two faces: from the wall, where it is 0, on to the middle.
+    Files hold u at the centres, means of two faces: u at faces follows from u = 0 at the wall.
     """
     n = temperature.shape[1]
     face = np.zeros(len(u))
@@ -314,7 +316,7 @@ def flux_in_the_middle(temperature: np.ndarray, u: np.ndarray, alpha: float) -> 
 
 
 def natural_convection(solve: Runs) -> Iterator[Line]:
-    """The heat through the wall, and that through the other one."""
+    """The heat through the hot wall, through the cold wall, and through the middle."""
     for rayleigh, (reference, source, tolerances) in CONVECTION.items():
         if solve.quick and rayleigh != "1e4":
             continue
@@ -348,7 +350,7 @@ def rayleigh_benard(solve: Runs) -> Iterator[Line]:
 
 
 def cylinder(solve: Runs) -> Iterator[Line]:
-    """The forces on it, and the pressures before and behind it."""
+    """The forces on the cylinder, and the difference of the pressures before and behind it."""
     for n in solve.sizes((41,), (41, 123)):
         history = solve(f"constants.n={n}").history
         drag, lift = (500.0 * float(history[f"force_{axis}"][-1]) for axis in "xy")
@@ -362,7 +364,7 @@ def cylinder(solve: Runs) -> Iterator[Line]:
 
 
 def peaks(time: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """When a quantity is largest, and how large: parabolas through three points each."""
+    """Times and values of the maxima of a quantity, by parabolas through three points each."""
     low, middle, high = values[:-2], values[1:-1], values[2:]
     (at,) = np.nonzero((low < middle) & (middle >= high))
     share, value = vertex(low[at], middle[at], high[at])
@@ -370,7 +372,7 @@ def peaks(time: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 
 def shedding(solve: Runs) -> Iterator[Line]:
-    """Ten periods of the forces; they are even when successive maxima of the lift are."""
+    """Ten periods of the forces, which are periodic when successive maxima of the lift agree."""
     (n,) = solve.sizes((123,), (246,))
     history = solve(f"constants.n={n}").history
     time, drag, lift = history["time"], 20.0 * history["force_x"], 20.0 * history["force_y"]
@@ -409,7 +411,7 @@ def backward_step(solve: Runs) -> Iterator[Line]:
 
 
 def heated_cylinder(solve: Runs) -> Iterator[Line]:
-    """The heat that it gives off."""
+    """The heat that the cylinder gives off."""
     (n,) = solve.sizes((8,), (10,))
     solution = solve(f"constants.n={n}")
     alpha = solution.constants["nu"] / 0.7
@@ -444,7 +446,7 @@ SLOW = (
     "backward-step",
     "heated-cylinder",
 )
-"""Left out where all quick ones are asked for."""
+"""Cases that a quick verification of all cases leaves out."""
 
 
 def verify(names: Sequence[str] = (), backend: str = "auto", quick: bool = False) -> Iterator[Line]:
