@@ -89,6 +89,7 @@ def test_transient_case():
         ("'30 min'", None, 1800.0),
         ("'2 h'", None, 7200.0),
         ("' 1.5h '", None, 5400.0),
+        ("'2 H'", None, 7200.0),
         ("'90 s'", None, 90.0),
     ],
 )

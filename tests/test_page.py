@@ -141,6 +141,20 @@ def test_a_profile_is_interpolated_across_the_line(results):
         assert line[number] == at
 
 
+def test_a_profile_through_points_that_a_file_lacks_is_not_drawn(tmp_path):
+    """A file of a box: elsewhere its nearest points would stand for the line."""
+    box = {"output.file": [{"name": "part", "lower": [0.0, 0.0], "upper": [0.25, 1.0]}]}
+    profile = PROFILE["reference.profile"][0]
+    case = PROFILE | box | {"grid.nodes": [9, 9]}
+    for x, files in ((0.125, ("a", "a_part")), (0.9, ("a",))):
+        case["reference.profile"] = [profile | {"along": "y", "through": [x, 0.5]}]
+        heatsolve.run("hot-plate", backend="numpy", overrides=case, output=tmp_path / "a.h5",
+                      overwrite=True)  # fmt: skip
+        for name in ("a", "a_part"):
+            text = read_page(tmp_path / f"{name}.h5", bandwidth=1e10).text
+            assert ("Beside the reference" in text) == (name in files)
+
+
 def test_errors_and_ranges(results):
     found = read_page(results / "space.h5", bandwidth=1e10)
     solution = read(results / "space.h5")

@@ -76,6 +76,15 @@ def test_time_left_is_by_count_without_a_threshold(clock):
     assert talk.seconds_left() == pytest.approx(80.0)
 
 
+def test_the_rate_of_a_restart_leaves_out_earlier_steps(clock):
+    stream = io.StringIO()
+    talk = Report(stream=stream)
+    talk.begin("step", 200_000, 100_000)
+    clock[0] = 10.0
+    talk.progress(100_050, None)
+    assert stream.getvalue().startswith("[10 s] step 100050, 5/s")
+
+
 def test_quiet(clock):
     _, lines = converging(clock, quiet=True)
     assert lines == []

@@ -280,6 +280,18 @@ def test_an_error_in_a_callback_loses_nothing():
     assert heatsolve.open("block.h5").attributes["stopped"] == "its block raised ZeroDivisionError"
 
 
+def test_a_stopped_march_is_compared_with_the_exact_solution_of_its_last_time():
+    given = {"grid.cells": [16, 16], "time.end": 0.4}
+    whole = heatsolve.run("taylor-green", backend="numpy", overrides=given)
+    given["time.end"] = 2.0
+    stopped = heatsolve.run("taylor-green", backend="numpy", overrides=given,
+                            each=lambda sim: sim.time > 0.399)  # fmt: skip
+    assert stopped.time[-1] == pytest.approx(0.4, abs=0.02)
+    for name in ("velocity_x", "pressure"):
+        error = stopped.attributes[f"error_l2_{name}"]
+        assert error == pytest.approx(whole.attributes[f"error_l2_{name}"], rel=0.2)
+
+
 def test_a_stopped_iteration_leaves_its_field():
     def each(sim):
         seen.append(sim["temperature"].values)

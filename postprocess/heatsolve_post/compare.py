@@ -176,7 +176,7 @@ def _paired(one: Solution, two: Solution, field: str, pairing: Pairing) -> Itera
     files = (one, two)
     fine, coarse = files[pairing.finer], files[1 - pairing.finer]
     lines, targets = list(fine.coordinates.values()), list(coarse.coordinates.values())
-    brackets = [_brackets(line, at) for line, at in zip(lines, targets, strict=True)]
+    around = [brackets(line, at) for line, at in zip(lines, targets, strict=True)]
     with ExitStack() as stack:
         values = [stack.enter_context(values_of(each, field))[1] for each in files]
         row = math.prod(len(line) for line in lines[1:]) * 8
@@ -190,10 +190,10 @@ def _paired(one: Solution, two: Solution, field: str, pairing: Pairing) -> Itera
                     if number != pairing.finer:
                         result.append(each[(*place, slab)])
                         continue
-                    low, share = brackets[0][0][slab], brackets[0][1][slab]
+                    low, share = around[0][0][slab], around[0][1][slab]
                     first, stop = int(low.min()), int(low.max()) + 2
                     piece = each[(*place, slice(first, stop))].astype(float)
-                    inside = [(low - first, share), *brackets[1:]]
+                    inside = [(low - first, share), *around[1:]]
                     for axis, (numbers, weights) in enumerate(inside):
                         piece = _interpolated(piece, axis, numbers, weights)
                     result.append(piece)
@@ -201,7 +201,7 @@ def _paired(one: Solution, two: Solution, field: str, pairing: Pairing) -> Itera
                 yield frame, start, result
 
 
-def _brackets(line: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def brackets(line: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The number of the point before each position, and the weight of the point behind it; beyond
     the ends the first or last two points extrapolate."""
     if len(line) == 1:

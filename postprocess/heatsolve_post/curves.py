@@ -14,6 +14,7 @@ from heatsolve.errors import InputError
 from heatsolve.io.layout import ROW_TIMES, WAVES, along_column_axis, column_axis, row_axis
 from heatsolve.io.reader import Solution, cuts, evenly
 from heatsolve.report import count
+from heatsolve_post.compare import brackets
 from heatsolve_post.style import Figure, drawing_style, one_curve, shades
 from heatsolve_post.view import label_of
 
@@ -128,7 +129,8 @@ def watched_figure(solution: Solution) -> Figure:
 def profile_of(solution: Solution, wanted: Profile) -> tuple[np.ndarray, np.ndarray]:
     """Positions and values of a field along a line, at the end of a march.
 
-    Across the line the field is interpolated linearly between the points around.
+    Across the line the field is interpolated linearly between the points around it, and
+    extrapolated to a wall half a cell away.
     """
     lines = solution.coordinates
     through = dict(zip("xyz", wanted.through, strict=False))
@@ -146,11 +148,23 @@ def profile_of(solution: Solution, wanted: Profile) -> tuple[np.ndarray, np.ndar
 
 def _around(line: np.ndarray, place: float) -> Sequence[tuple[int, float]]:
     """The numbers of the two points around a place, and their weights."""
-    above = int(np.clip(np.searchsorted(line, place), 1, max(1, len(line) - 1)))
-    if len(line) == 1:
-        return [(0, 1.0)]
-    share = float(np.clip((place - line[above - 1]) / (line[above] - line[above - 1]), 0.0, 1.0))
-    return [(n, w) for n, w in ((above - 1, 1.0 - share), (above, share)) if w > 0.0]
+    (low,), (share,) = brackets(line, np.array([place]))
+    return [(n, w) for n, w in ((int(low), 1.0 - share), (int(low) + 1, share)) if w != 0.0]
+
+
+def holds_profile(solution: Solution, wanted: Profile) -> bool:
+    """Whether a file holds the field, and points on both sides of the line or half a spacing off.
+
+    A file of a box or a plane need not.
+    """
+    through = dict(zip("xyz", wanted.through, strict=False))
+    for axis, line in solution.coordinates.items():
+        if axis != wanted.along:
+            beyond = 0.5 * (line[1] - line[0]) if len(line) > 1 else 0.0
+            beyond += 1e-9 * np.abs(line).max()
+            if not line[0] - beyond <= through[axis] <= line[-1] + beyond:
+                return False
+    return wanted.field in solution.units
 
 
 def profile_figure(solution: Solution, wanted: Profile) -> tuple[Figure, float]:

@@ -17,6 +17,7 @@ from heatsolve.io.disk import write_text
 from heatsolve.io.reader import Solution, ranges, read
 from heatsolve.report import count, duration
 from heatsolve_post.curves import (
+    holds_profile,
     norm_figure,
     profile_figure,
     roofline_figure,
@@ -152,7 +153,7 @@ def _profiles(solution: Solution) -> Iterator[str]:
     """Profiles of the run beside the reference of its case."""
     case = recorded(str(solution.attributes.get("case", ""))).case
     wanted = case.reference.profiles if case is not None else ()
-    drawn = [profile for profile in wanted if profile.field in solution.units]
+    drawn = [profile for profile in wanted if holds_profile(solution, profile)]
     if drawn:
         yield '<h2>Beside the reference</h2>\n<div class="figures">'
         for profile in drawn:

@@ -91,7 +91,7 @@ def budget_of(
     if machine.on_device and processes > 1 and method_name(case) in ("multigrid", "mgcg"):
         arrays += WIDE_LEVELS * one
     host = times * _bytes_on_host(problem) + 2 * len(case.written) * one
-    if case.reference.exact.temperature is not None:
+    if any(getattr(case.reference.exact, name, None) is not None for name in case.written):
         host += 8 * EXACT_ARRAYS * math.prod(block.shape)
     if any(kind == "spectrum" for kind, _ in case.statistics.recorded):
         host += 8 * SPECTRUM_ARRAYS * math.prod(block.shape)

@@ -78,8 +78,9 @@ class Report:
         """Set the norm to reach; its properties are read when a line tells of it."""
         self._goal = goal
 
-    def begin(self, unit: str, total: int) -> None:
-        self._unit, self._total = unit, total
+    def begin(self, unit: str, total: int, done: int = 0) -> None:
+        """Iterations or steps begin; `done` of them an earlier run has made."""
+        self._unit, self._total, self._done = unit, total, done
         self._goal = NormAlone()
         self.began = self._shown = time.perf_counter()
         if self._quiet:
@@ -136,7 +137,7 @@ class Report:
         if norm is not None and math.isfinite(norm):
             scale = self._goal.scale
             state += ", " + self._goal.said.format(norm / scale if scale else norm)
-        state += f", {number / (now - self.began):.0f}/s"
+        state += f", {(number - self._done) / (now - self.began):.0f}/s"
         left = self.seconds_left()
         if left is not None:
             state += f", about {duration(left)} left"

@@ -239,12 +239,12 @@ class Run:
             count = outcome.count - (resumed.number if resumed is not None else 0)
             is_over = resumed is not None and count == 0
             if is_over and files_hold(results, case, outcome, ranks, changes):
-                report.line(f"{path} files_hold this already, nothing to do")
+                report.line(f"{path} holds this already, nothing to do")
                 return result
             if case.model.steady:
                 for file in results:  # copying a large field from a device again would take long
                     file.append(fields=result.fields if file.section is None else None)
-            errors = error_norms(problem, result.fields)
+            errors = error_norms(problem, result.fields, results.newest or 0.0)
             attributes = attributes_of(problem, outcome, work) | errors
             attributes["changes"] = said_of(changes)
             attributes["wall_seconds"] = clock.perf_counter() - began - report.waited
@@ -496,12 +496,13 @@ def solve(
     machine.points_updated = machine.bytes_moved = machine.launches = 0  # leave out the set-up
     problem.halo.transport.restart_clocks()
     ranks.summing = 0.0
-    compiled = report.compiled
+    compiled, done = report.compiled, 0 if resumed is None else resumed.number
     if time_steps is None:
-        report.begin("iteration", case.solver.iterations or case.solver.max_iterations)
+        most = case.solver.iterations or case.solver.max_iterations
+        report.begin("iteration", most, done)
         outcome = yield from march.iterating(problem, report, controller, resumed)
     else:
-        report.begin("step", time_steps.count)
+        report.begin("step", time_steps.count, done)
         args = problem, time_steps, report, list(results), controller, resumed, remodel
         pauses = march.TimeLoop(*args).run()
         del problem, args
@@ -538,10 +539,10 @@ def files_hold(
     return ranks.gather(same)[0]
 
 
-def error_norms(problem: Model, fields: dict[str, np.ndarray]) -> dict[str, float]:
-    """Root mean square and largest difference from the case's exact solution, where it has one."""
+def error_norms(problem: Model, fields: dict[str, np.ndarray], time: float) -> dict[str, float]:
+    """Root mean square and largest difference from the case's exact solution at a time, where it
+    has one."""
     case = problem.case
-    time = case.time.end if case.time is not None else 0.0
     window = tuple(slice(*pair) for pair in problem.grid.stored)
     positions = {
         name: values[tuple(s if n > 1 else slice(None) for s, n in zip(window, values.shape))]  # noqa: B905

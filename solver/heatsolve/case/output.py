@@ -97,7 +97,7 @@ class OutputFile(Section):
     name: str
     """The NAME in `CASE_NAME.h5`: letters, digits, `-` and `_`."""
     fields: tuple[FieldName, ...] | None = None
-    """The fields that are written, as `output.fields`."""
+    """The fields that are written; by default those of the model, without statistics."""
     every: Every | None = None
     """From one frame to the next, as `output.every`."""
     lower: tuple[Real, ...] | None = None

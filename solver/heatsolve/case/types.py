@@ -171,7 +171,7 @@ def _shape(value: Any, info: ValidationInfo) -> Expression | str:
 def seconds_of(value: Any) -> float | None:
     """The seconds of a wall time such as "30 min"; None for any other value."""
     parts = WALL_TIME.fullmatch(value) if isinstance(value, str) else None
-    return float(parts[1]) * UNITS_OF_TIME[parts[2]] if parts else None
+    return float(parts[1]) * UNITS_OF_TIME[parts[2].lower()] if parts else None
 
 
 def _interval(value: Any, info: ValidationInfo) -> int | str:

@@ -44,8 +44,10 @@ from heatsolve.models.transport.convection import SCHEMES, Staged
 from heatsolve.stencil import language as points
 from heatsolve.stencil.language import Point
 
-TAKEN = frozenset(("x", "y", "z", "t", "time", "kind", "steady", "box", "file", "point", "history"))
-"""Names that neither a field nor a parameter may have: axes, and keys of the sections."""
+TAKEN = frozenset(
+    "x y z t time kind steady box boxes file point points history equations mistakes".split()
+)
+"""Names that neither a field nor a parameter may have: axes, keys and attributes of sections."""
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
