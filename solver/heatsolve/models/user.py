@@ -45,8 +45,8 @@ from heatsolve.stencil import language as points
 from heatsolve.stencil.language import Point
 
 TAKEN = frozenset(
-    "x y z t time kind steady box boxes file point points history equations mistakes".split()
-)
+    ("x", "y", "z", "t", "time", "kind", "steady", "box", "boxes", "file", "point", "points")
+) | {"history", "equations", "mistakes"}
 """Names that neither a field nor a parameter may have: axes, keys and attributes of sections."""
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 

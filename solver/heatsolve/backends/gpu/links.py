@@ -106,7 +106,7 @@ class Nccl(Link):
                 self._communicator.allGather(*args)
 
         self._backend.aside(work)
-        self._backend.rejoin()
+        self.rejoin()
 
 
 @contextmanager

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 PLACE = 8 << 20
 """The most bytes of a message; longer messages are sent in parts."""
-THREADS, TILE = 512, 16 * 512
-"""Threads of a block, and the bytes that they move at once."""
 MOST_BLOCKS = 192
 """The most blocks of a kernel. Each waits for a block of a peer, so all must run at once: a large
 GPU has room for them."""
 FLAG, LINE, VECTOR = 32, 128, 16
 """Bytes of a flag and of the counts of a peer, so that no two share a cache line; and bytes that a
 thread moves at once: in a mailbox parcels begin at multiples of VECTOR."""
+THREADS, TILE = 512, 512 * VECTOR
+"""Threads of a block, and the bytes that they move at once."""
 PATIENCE = {False: 10.0, True: 900.0}
 """Seconds after which a silent peer is given up, before and after the link is `trusted`."""
 _SLABS: dict[GpuKey, "Slabs"] = {}
