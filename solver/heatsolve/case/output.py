@@ -1,25 +1,16 @@
 """The section `[output]`: the fields, frames, points and pictures that a run writes."""
 
+import itertools
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import pydantic
 from annotated_types import Ge, Le
-from pydantic import Field, PlainValidator, StrictBool
+from pydantic import Field, PlainValidator, StrictBool, ValidationInfo
 
 from heatsolve.case.sections import FieldName, Section
-from heatsolve.case.types import (
-    Found,
-    Integer,
-    Interval,
-    Mistakes,
-    Real,
-    Stride,
-    Times,
-    seconds_of,
-)
-from heatsolve.stencil.expressions import show
+from heatsolve.case.types import Found, Integer, Interval, Real, Stride, interval, real, seconds_of
+from heatsolve.stencil.expressions import ExpressionError, show
 
 
 class Line(Section):
@@ -52,28 +43,28 @@ def _film(value: Any) -> Any:
 Film = Annotated[bool | tuple[str, ...], PlainValidator(_film)]
 
 
-def _every(
-    value: Any, handler: pydantic.ValidatorFunctionWrapHandler
-) -> int | str | tuple[float, ...]:
+def _every(value: Any, info: ValidationInfo) -> int | str | tuple[float, ...]:
     """A number of steps, the text of a time, or a list of times that ascend."""
-    for item in value if isinstance(value, list) else ():
+    if not isinstance(value, list):
+        try:
+            return interval(value, info)
+        except ExpressionError:
+            raise ExpressionError(
+                'must be a number of steps, such as 100, a time of the march, such as "0.5 s", or '
+                f"a list of times, such as [0.1, 0.5], not {show(value)}"
+            ) from None
+    for item in value:
         if seconds_of(item) is not None:
-            raise ValueError(
+            raise ExpressionError(
                 f"a list of times has numbers of seconds, such as [0.1, 0.5], not {show(item)}"
             )
-    try:
-        return handler(value)
-    except pydantic.ValidationError as error:
-        cause = error.errors()[0].get("ctx", {}).get("error")
-        if isinstance(value, list) or isinstance(cause, Mistakes):
-            raise
-    raise ValueError(
-        'must be a number of steps, such as 100, a time of the march, such as "0.5 s", or a list '
-        f"of times, such as [0.1, 0.5], not {show(value)}"
-    )
+    times = tuple(real(item, info) for item in value)
+    if not times or times[0] < 0.0 or any(b <= a for a, b in itertools.pairwise(times)):
+        raise ExpressionError("a list of times must ascend from 0 or later")
+    return times
 
 
-Every = Annotated[Times, pydantic.WrapValidator(_every)]
+Every = Annotated[int | str | tuple[float, ...], PlainValidator(_every)]
 
 Compression = Literal["gzip", "lzf"]
 

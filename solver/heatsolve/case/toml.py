@@ -112,7 +112,7 @@ def lines_of(text: str) -> dict[KeyPath, int]:
         if left < 0:
             break
         try:
-            paths = list(_paths(tomllib.loads(statement)))
+            paths = [path for path, _ in walk(tomllib.loads(statement))]
         except (ValueError, RecursionError):
             continue
         if statement.lstrip().startswith("["):
@@ -133,21 +133,18 @@ def lines_of(text: str) -> dict[KeyPath, int]:
     return lines
 
 
-def _paths(value: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
-    """Yield the path of everything inside a value."""
+def walk(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
+    """Yield the path and the value of everything inside a table or a list."""
     for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
-        yield (*path, key)
+        yield (*path, key), inner
         if isinstance(inner, dict | list):
-            yield from _paths(inner, (*path, key))
+            yield from walk(inner, (*path, key))
 
 
 def unheld(table: Mapping[str, Any]) -> Iterator[KeyPath]:
     """Yield the places of texts that HDF5 cannot hold: with NUL, or with half a character."""
-    for path in _paths(table):
-        here: Any = table
-        for key in path:
-            here = here[key]
-        if any(isinstance(text, str) and UNHELD.search(text) for text in (path[-1], here)):
+    for path, value in walk(table):
+        if any(isinstance(text, str) and UNHELD.search(text) for text in (path[-1], value)):
             yield path
 
 

@@ -4,7 +4,6 @@ Wherever a number may stand, an expression in the constants of the case may stan
 validated against a context `{"constants": {}, "faulty": []}`, which `[constants]` fills in first.
 """
 
-import itertools
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -174,7 +173,7 @@ def seconds_of(value: Any) -> float | None:
     return float(parts[1]) * UNITS_OF_TIME[parts[2].lower()] if parts else None
 
 
-def _interval(value: Any, info: ValidationInfo) -> int | str:
+def interval(value: Any, info: ValidationInfo) -> int | str:
     """A number of iterations or steps, or the text of a wall time."""
     seconds = seconds_of(value)
     if seconds is not None and 0.0 < seconds < math.inf:
@@ -190,16 +189,6 @@ def _interval(value: Any, info: ValidationInfo) -> int | str:
         "must be a number of iterations or steps, such as 1000, or a time, such as "
         f"{times}, not {show(value)}"
     )
-
-
-def _times(value: Any, info: ValidationInfo) -> int | str | tuple[float, ...]:
-    """A number of steps, the text of a time, or a list of times that ascend."""
-    if not isinstance(value, list):
-        return _interval(value, info)
-    times = tuple(real(item, info) for item in value)
-    if not times or times[0] < 0.0 or any(b <= a for a, b in itertools.pairwise(times)):
-        raise ExpressionError("a list of times must ascend from 0 or later")
-    return times
 
 
 def _stride(value: Any, info: ValidationInfo) -> int | tuple[int, ...]:
@@ -253,5 +242,4 @@ SpaceTimeField = Annotated[Expression, PlainValidator(partial(_field, (*AXIS_NAM
 Stride = Annotated[int | tuple[int, ...], PlainValidator(_stride)]
 RowCondition = Annotated[Expression, PlainValidator(_row_condition)]
 Constants = Annotated[dict[str, float], PlainValidator(_constants)]
-Times = Annotated[int | str | tuple[float, ...], PlainValidator(_times)]
-Interval = Annotated[int | str, PlainValidator(_interval)]
+Interval = Annotated[int | str, PlainValidator(interval)]

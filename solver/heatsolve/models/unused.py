@@ -7,14 +7,14 @@ import itertools
 import math
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from heatsolve.backends import Backend
 from heatsolve.case.case import Case
 from heatsolve.case.load import lines_about
 from heatsolve.case.sections import FIELDS, IMPLICIT, Time
-from heatsolve.case.toml import KeyPath
+from heatsolve.case.toml import KeyPath, walk
 from heatsolve.case.types import Found, seconds_of
 from heatsolve.errors import CaseError
 from heatsolve.models.grid import grid_of, region_of
@@ -187,16 +187,8 @@ def _constants(case: Case, table: Mapping[str, Any]) -> Found:
     """Constants that no expression names, also no expression that an override has replaced."""
     tables = [table, tomllib.loads(case.origin.text) if case.origin else {}]
     rest = [{key: each[key] for key in each if key not in ("case", "units")} for each in tables]
-    named = {name for text in _texts(rest) for name in re.findall(r"[^\W\d]\w*", text)}
+    texts = [value for _, value in walk(rest) if isinstance(value, str)]
+    named = {name for text in texts for name in re.findall(r"[^\W\d]\w*", text)}
     for name in table.get("constants", {}):
         if name not in named:
             yield ("constants", name), "no expression names it"
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """All texts in a table, at any depth."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict | list):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _texts(item)
