@@ -242,7 +242,7 @@ def _bytes_on_host(problem: Model) -> int:
     keepers = [getattr(problem, "volumes", None)]
     bodies = getattr(problem, "bodies", None)
     if bodies is not None:
-        keepers += bodies.stencils
+        keepers += bodies.stencils.values()
     values = [value for keeper in keepers if keeper is not None for value in vars(keeper).values()]
     lists = [value if isinstance(value, list | tuple) else [value] for value in values]
     return sum(array.nbytes for each in lists for array in each if isinstance(array, np.ndarray))

@@ -38,8 +38,7 @@ from heatsolve.stencil.grid import TOUCH, WALLS
 
 SWEPT = ("jacobi", "sor", "chebyshev")
 """Methods that can make several sweeps without data from other processes."""
-ONE_PROCESS = ("fft",)
-"""Methods that do not run on several processes."""
+TRANSIENT = "only for a transient case (model.steady = false)"
 SIDES = {side: axis for axis, walls in WALLS.items() for side in walls}
 
 
@@ -265,20 +264,21 @@ class Case(Section):
         yield from self._mistaken_fields(given)
         yield from self._mistaken_output()
         yield from self._mistaken_boxes()
-        if self.model.steady and self.time:
-            yield ("time",), "only for a transient case (model.steady = false)"
-        if self.model.steady and self.stop.when is not None:
-            yield ("stop", "when"), "only for a transient case (model.steady = false)"
-        if self.model.steady and (self.statistics.fields or self.statistics.recorded):
-            yield ("statistics",), "only for a transient case (model.steady = false)"
+        if self.model.steady:
+            steps: dict[KeyPath, Any] = {
+                ("time",): self.time,
+                ("stop", "when"): self.stop.when,
+                ("statistics",): self.statistics.fields or self.statistics.recorded,
+            }
+            yield from ((path, TRANSIENT) for path, value in steps.items() if value)
+        elif not self.time:
+            yield ("time",), "missing, a transient case needs it"
         if self.output.heat_flow and self.kind != "heat":
             yield ("output", "heat_flow"), 'only for model.kind = "heat"'
-        if not self.model.steady and not self.time:
-            yield ("time",), "missing, a transient case needs it"
         if self.parallel.layers > 1 and not (self.time and self.time.scheme == "explicit"):
             method = "jacobi" if self.solver.update else self.solver.method
             if method not in SWEPT:
-                why = ", which is for one process" if method in ONE_PROCESS else ""
+                why = ", which is for one process" if method == "fft" else ""
                 yield ("parallel", "halo"), f'must be 1 with method "{method}"{why}'
 
     def _mistaken_expressions(self) -> Found:
@@ -398,7 +398,7 @@ class Case(Section):
             points += [(("output", "line", n, key), end) for key, end in
                        (("from", line.start), ("to", line.end))]  # fmt: skip
         for path, _ in points if steady else ():
-            yield path, "only for a transient case (model.steady = false)"
+            yield path, TRANSIENT
         points = [] if steady else points
         yield from self._mistaken_files()
         yield from self._mistaken_integrals()

@@ -20,7 +20,7 @@ from heatsolve.case.derived import Derived
 from heatsolve.errors import InputError, NotConverged
 from heatsolve.linear.iterate import Controller, Outcome
 from heatsolve.linear.stopping import Criterion
-from heatsolve.linear.system import System
+from heatsolve.linear.system import Sweeps, System
 from heatsolve.models import stability
 from heatsolve.models.derived import derive
 from heatsolve.models.grid import Wall, grid_of, region_of, sample_of, walls_of
@@ -250,6 +250,7 @@ class Model(ABC):
             transport = transport_of(self.ranks, backend, case.parallel.transport)
             backend.join(self.ranks.combine, transport.link)
         self.halo = Halo(self.grid, backend, self.ranks, dims, depth, transport)
+        self.sweeps = Sweeps(self.grid, backend, self.halo)
         self.steps_along_axes = tuple(axis.spacing for axis in self.grid.axes)
         """The spacings, slowest axis first (m)."""
         self.spacings = self.steps_along_axes[::-1]
@@ -519,12 +520,8 @@ class MultiFieldModel(Model):
         problem.case = case
         return problem
 
-    @property
-    def fields(self) -> dict[str, Any]:
-        return self._fields
-
     @cached_property
-    def _fields(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, Any]:
         fields = {}
         for name in self.names:
             fields[name] = self.backend.zeros(self.grid.shape)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from heatsolve.case.derived import Derived
 from heatsolve.errors import InputError
 from heatsolve.parallel.halo import replaced
-from heatsolve.stencil.language import Point, change, copy, neighbour, sqrt
+from heatsolve.stencil.language import Point, change, neighbour, sqrt
 
 if TYPE_CHECKING:
     from heatsolve.models.base import Model
@@ -103,8 +103,7 @@ def axis_number(problem: "Model", name: str) -> int:
 
 def with_ghosts(problem: "Model", array: Any) -> Any:
     """A copy of the values at points, with neighbours' values in the ghosts beside the block."""
-    copied = problem.backend.zeros(problem.grid.shape)
-    problem.backend.sweep(copy, copied, problem.grid.everything, array)
+    copied = problem.sweeps.like(array)
     problem.halo.exchange(copied)
     return copied
 

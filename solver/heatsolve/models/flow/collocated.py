@@ -6,14 +6,12 @@ from typing import Any
 
 from heatsolve.backends import Accumulator, Backend
 from heatsolve.case.case import Case
-from heatsolve.linear.system import Sweeps
 from heatsolve.models.base import MultiFieldModel, Row, RungeKutta, Stepper, Substep
 from heatsolve.models.flow import equations as flow
 from heatsolve.models.flow.case import equation
 from heatsolve.models.grid import mirrors
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.stencil.grid import Grid
-from heatsolve.stencil.language import copy
 
 MOST_KEPT = 16
 """Steps that are kept for playing back; the oldest make room for steps of other lengths."""
@@ -56,7 +54,7 @@ class CollocatedStep(RungeKutta):
         self._sweeps = case.solver.iterations
         self._p = problem.fields["pressure"]
         self._q, self._b = backend.zeros(grid.shape), backend.zeros(grid.shape)
-        self._machine = Sweeps(grid, backend, problem.halo)
+        self._machine = problem.sweeps
         self._machine.like(self._p, self._q)
         walls = mirrors(problem.walls["pressure"], grid, backend)
         *weights, self._of_b = flow.pressure_weights(*problem.spacings)
@@ -150,10 +148,10 @@ class CollocatedStep(RungeKutta):
         return ends["both"]
 
     def finish(self) -> None:
-        problem, backend = self.problem, self.problem.backend
+        problem = self.problem
         problem.write_walls(self.fields, self.time)
         super().finish()
         p = problem.fields["pressure"]
         if self._p is not p:
-            backend.sweep(copy, p, problem.grid.everything, self._p)
+            problem.sweeps.like(self._p, p)
             self._p, self._q = self._q, self._p

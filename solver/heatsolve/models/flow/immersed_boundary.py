@@ -18,16 +18,17 @@ obstacle would gain by the scheme without obstacles, minus their true gain.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heatsolve.backends import Backend
 from heatsolve.case.case import Case
 from heatsolve.models.flow import equations as flow
-from heatsolve.parallel.halo import Halo
-from heatsolve.stencil.grid import Grid, Region
+from heatsolve.stencil.grid import Grid
 from heatsolve.stencil.language import copy
+
+if TYPE_CHECKING:
+    from heatsolve.models.flow.staggered import Staggered
 
 HALVINGS = 40
 """Bisections of the distance between two points to find the surface between them."""
@@ -158,34 +159,27 @@ class Stencil:
 
 
 class ImmersedBoundary:
-    """The obstacles of a flow on a backend.
+    """The obstacles of a flow on a backend; `stencils` holds one for each quantity it moves."""
 
-    `places` gives the positions of each quantity that the flow moves, `regions` its unknowns,
-    `diffusivities` its diffusivity (m2/s); `components` names the velocities, slowest axis first.
-    """
-
-    def __init__(
-        self, case: Case, backend: Backend, halo: Halo, places: Mapping[str, Grid],
-        regions: Mapping[str, Region], components: Sequence[str],
-        diffusivities: Mapping[str, float],
-    ):  # fmt: skip
-        self._case, self._backend, self._halo = case, backend, halo
-        self._grid, self._components = halo.grid, components
-        self._regions, self._diffusivities = regions, diffusivities
-        self._stencils = {}
-        for name, grid in places.items():
+    def __init__(self, problem: "Staggered"):
+        case, place = problem.case, problem.backend.to_device
+        self._case, self._backend, self._halo = case, problem.backend, problem.halo
+        self._grid, self._components = problem.grid, problem.components
+        self._diffusivities = problem.moved
+        self._regions = {name: problem.inside(name) for name in problem.moved}
+        self.stencils = {}
+        for name in problem.moved:
             values = [getattr(obstacle, name, 0.0) for obstacle in case.obstacles]
-            self._stencils[name] = Stencil(case, grid, values)
-        place = backend.to_device
+            self.stencils[name] = Stencil(case, problem.places(name), values)
         self._weights = {
-            name: tuple(map(place, stencil.weights)) for name, stencil in self._stencils.items()
+            name: tuple(map(place, stencil.weights)) for name, stencil in self.stencils.items()
         }
         self._surfaces = {
             name: (place(stencil.drag), place(stencil.value), place(stencil.owner.astype(float)))
-            for name, stencil in self._stencils.items()
+            for name, stencil in self.stencils.items()
         }
         """Drag, value and owner of each quantity."""
-        self._mobilities: dict[str, dict[float, Any]] = {name: {} for name in places}
+        self._mobilities: dict[str, dict[float, Any]] = {name: {} for name in problem.moved}
         self._labels = [
             f"_{n}" if len(case.obstacles) > 1 else "" for n in range(len(case.obstacles))
         ]
@@ -193,16 +187,12 @@ class ImmersedBoundary:
     @property
     def present(self) -> list[bool]:
         """Whether any point of this process lies in each obstacle."""
-        lists = [stencil.present for stencil in self.stencils]
+        lists = [stencil.present for stencil in self.stencils.values()]
         return [any(each) for each in zip(*lists, strict=True)]
-
-    @property
-    def stencils(self) -> list[Stencil]:
-        return list(self._stencils.values())
 
     def outside(self, name: str, source: Any) -> Any:
         """A source, 0 inside obstacles."""
-        host = self._backend.to_host(source) * self._stencils[name].outside
+        host = self._backend.to_host(source) * self.stencils[name].outside
         return self._backend.to_device(host)
 
     def mobility(self, name: str, dt: float) -> Any:
@@ -211,7 +201,7 @@ class ImmersedBoundary:
         if dt not in by_step:
             while len(by_step) > 1:  # keep one more: the last step may be shorter than the others
                 del by_step[next(iter(by_step))]
-            host = self._stencils[name].mobility(dt, self._diffusivities[name])
+            host = self.stencils[name].mobility(dt, self._diffusivities[name])
             array = self._backend.zeros(self._grid.shape)
             self._backend.sweep(copy, array, self._grid.everything, self._backend.to_device(host))
             self._halo.exchange(array)

@@ -7,7 +7,7 @@ from heatsolve.backends import PointSweep
 from heatsolve.case.case import Case
 from heatsolve.linear.iterate import Following, iterate
 from heatsolve.linear.stopping import Criterion
-from heatsolve.linear.system import Method, Sweeps, System
+from heatsolve.linear.system import Method, System
 from heatsolve.models.base import Fields, Silent, demand_converged
 from heatsolve.models.flow import equations as flow
 from heatsolve.models.heat.solver import make_method
@@ -29,9 +29,8 @@ class Pressure:
 
     def __init__(self, problem: "Staggered", case: Case, stages: tuple[Stage, ...]):
         self._problem, self._case, self._stages = problem, case, stages
-        copy = Sweeps(problem.grid, problem.backend, problem.halo).like
-        self.now = copy(problem.fields["pressure"])
-        self.before = copy(self.now)
+        self.now = problem.sweeps.like(problem.fields["pressure"])
+        self.before = problem.sweeps.like(self.now)
         self.known = 0
         self.norm = float("nan")
         """The norm at which the last iteration ended."""

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from heatsolve.backends import Accumulator, PointSweep
 from heatsolve.errors import Diverged, NotConverged
-from heatsolve.linear.system import Sweeps
 from heatsolve.models.base import Fields, RungeKutta, Substep
 from heatsolve.models.flow import equations as flow
 from heatsolve.models.flow.implicit_diffusion import ImplicitDiffusion
@@ -41,7 +40,7 @@ class Projection(RungeKutta):
         super().__init__(problem, time, scheme, self._advanced)
         self.problem: Staggered = problem
         self._rates = self._arrays() if adams else {}
-        self._machine = Sweeps(problem.grid, backend, problem.halo)
+        self._machine = problem.sweeps
         self._copy = self._machine.like
         solver = case.solver.model_copy(
             update={"norm": "max", "monitor": "residual", "check_every": 1, "relative": False}

@@ -103,10 +103,7 @@ class Staggered(MultiFieldModel):
         self._outside: list[Any] = []
         self.bodies: ImmersedBoundary | None = None
         if case.obstacles:
-            places = {name: self.places(name) for name in moved}
-            regions = {name: self.inside(name) for name in moved}
-            args = (places, regions, self.components, self.moved)
-            self.bodies = ImmersedBoundary(case, backend, self.halo, *args)
+            self.bodies = ImmersedBoundary(self)
             self._demand_fluid(self.bodies)
 
     arrays_of_a_frame = 1

@@ -15,7 +15,7 @@ from heatsolve.linear.system import Coefficients, Method, System, two_coloured
 from heatsolve.models.base import Model, Silent, Stepper, Substep, demand_converged
 from heatsolve.models.grid import grid_of, mirrors, walls_of
 from heatsolve.models.heat import equations as heat
-from heatsolve.stencil.language import ONE, copy
+from heatsolve.stencil.language import ONE
 
 if TYPE_CHECKING:
     from heatsolve.models.heat.conduction import Conduction
@@ -138,8 +138,7 @@ class Explicit(Stepper):
 
     def finish(self) -> None:
         if self.field is not self.problem.temperature:
-            everything = self.problem.grid.everything
-            self.problem.backend.sweep(copy, self._next, everything, self.field)
+            self.problem.sweeps.like(self.field, self._next)
             self.field, self._next = self._next, self.field
 
 
@@ -166,17 +165,16 @@ class Implicit(Stepper):
     def _begin(self, parts: int) -> None:
         self._before = self._old
         if parts > 1:  # each part overwrites the old field
-            self._before = self.problem.backend.zeros(self.problem.grid.shape)
-            self._restore(self._before, self.field)
+            self._before = self.problem.sweeps.like(self.field)
 
     def undo(self) -> None:
-        self._restore(self.field, self._before)
+        self.problem.sweeps.like(self._before, self.field)
 
     def _advance(self, part: Substep, change: Accumulator | None) -> None:
         problem, backend, grid = self.problem, self.problem.backend, self.problem.grid
         t, end = problem.temperature, part.end
         s = 1.0 / (part.theta * part.length)
-        self._restore(self._old, t)
+        problem.sweeps.like(t, self._old)
         b_new = self._b
         if problem.sources_vary:
             b_new = backend.to_device(problem.source(end))
@@ -197,7 +195,7 @@ class Implicit(Stepper):
             return method, Criterion(problem.case.solver, system, t, scratch, exponent=exponent)
 
         def reset() -> None:
-            self._restore(t, self._old)
+            problem.sweeps.like(self._old, t)
             if problem.walls_vary:
                 problem.write_walls(t, end)
 
@@ -207,9 +205,6 @@ class Implicit(Stepper):
         demand_converged(outcome, f"the step to t = {end:g}")
         if change is not None:
             backend.sweep(squared_difference, change, grid.interior, t, self._old)
-
-    def _restore(self, array: Any, source: Any) -> None:
-        self.problem.backend.sweep(copy, array, self.problem.grid.everything, source)
 
     def make_solvers(self, parts: Sequence[Substep]) -> None:
         for part in parts:
