@@ -533,8 +533,10 @@ def test_what_drives_a_march_is_evaluated_once_a_time(every, asked, monkeypatch,
     """The end of a step that is checked is the start of the next; rho c is evaluated once more than
     the coefficients are made."""
     times, capacities = [], []
-    drive, capacity = Conduction.drive, Volumes.capacity
-    monkeypatch.setattr(Conduction, "drive", lambda *a: times.append(a[1]) or drive(*a))
+    drive, capacity = Conduction.driving_magnitudes, Volumes.capacity
+    monkeypatch.setattr(
+        Conduction, "driving_magnitudes", lambda *a: times.append(a[1]) or drive(*a)
+    )
     monkeypatch.setattr(Volumes, "capacity", lambda self: capacities.append(1) or capacity(self))
     text = case_text(
         "cells = [4]", "vv", "sin(t)", f"check_every = {every}", "steady = false",

@@ -43,7 +43,7 @@ COARSENED_TO = 1 << 18
 """Unknowns of the grid that is counted in place of a larger grid whose arrays the host fills."""
 SIGNS = ("OUT_OF_MEMORY", "MemoryAllocation", "ALLOC_FAILED", "Out of memory")
 """Words by which the driver, the runtime and the libraries of CUDA report a lack of memory."""
-LARGE = 20
+MOST_ARRAYS = 20
 """Arrays for each field: hardly any run needs more."""
 
 
@@ -213,7 +213,7 @@ def _step(problem: Model, time_steps: TimeStepController | None) -> Work:
         with backend.only_counting():
             stepper.step(parts(number), change, None)
 
-    before = max(0, min(stepper.at_once, steps_per_check(problem.case, count), count - 2) - 1)
+    before = max(0, min(stepper.most_steps, steps_per_check(problem.case, count), count - 2) - 1)
 
     def one() -> int:
         """Make one step, or the steps that are made at once; return their number."""
@@ -261,7 +261,7 @@ def explained(case: Case, machine: Backend, processes: int) -> Iterator[None]:
     free, total = machine.memory()
     grid = grid_of(case)
     fields = len(case.field_names) * grid.all_unknowns * machine.dtype.itemsize / processes
-    if LARGE * fields > total and budget_of(case, machine, processes).arrays > total:
+    if MOST_ARRAYS * fields > total and budget_of(case, machine, processes).arrays > total:
         where = "on the GPU" if machine.on_device else "on the host"
         raise InputError(_too_little(where, case, machine, processes, free, total))
     try:

@@ -44,10 +44,10 @@ class Points:
     stride: int
 
     @classmethod
-    def of(cls, all_of_it: Axis, own: Axis, low: float, high: float, stride: int) -> "Points":
+    def of(cls, whole_axis: Axis, own: Axis, low: float, high: float, stride: int) -> "Points":
         """Every `stride`-th point between two positions; the nearest point if none lies there."""
-        line = all_of_it.coordinates[slice(*all_of_it.stored)]
-        near = TOUCH * all_of_it.spacing
+        line = whole_axis.coordinates[slice(*whole_axis.stored)]
+        near = TOUCH * whole_axis.spacing
         inside = np.flatnonzero((line >= low - near) & (line <= high + near))
         if not inside.size:
             inside = np.array([np.argmin(np.abs(line - 0.5 * (low + high)))])

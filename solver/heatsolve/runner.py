@@ -441,12 +441,12 @@ def restarted(
     """The state that a run begins from, None for a fresh start; raises as `find_state`."""
     case = problem.case
 
-    def obstacle(state: State) -> str:
+    def refusal(state: State) -> str:
         refuse_another(recorded(state.record["case"]).text, case, method_name)
         refuse_other_data(state.record.get("data"), case.digests())
         return march.passed_by(case, time_steps, state)
 
-    state = find_state(store, start, obstacle, report)
+    state = find_state(store, start, refusal, report)
     for note in recorded(state.record["case"]).notes if state is not None else ():
         report.line(f"the checkpoint: {note}")
     return state

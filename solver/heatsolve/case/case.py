@@ -71,7 +71,7 @@ class Case(Section):
     """Its `model.kind`; of a user's own model its name."""
     scheme: ClassVar[str | None] = None
     """Its `model.scheme`, of a flow."""
-    whose: ClassVar[str]
+    owners: ClassVar[str]
     """The words for these cases in a message: a key is `only for` them."""
     model_class: ClassVar[str]
     """Where the class of its model is, as `package.module:Class`."""

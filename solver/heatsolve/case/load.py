@@ -352,7 +352,7 @@ def _unknown(path: KeyPath, given: Any, case: type[Case] | None) -> Found:
     elif form := _form(path, given, others[0]):
         yield path, form
     elif case is not None and path[0] != "model":
-        yield path, f"only for {' or '.join(dict.fromkeys(each.whose for each in others))}"
+        yield path, f"only for {' or '.join(dict.fromkeys(each.owners for each in others))}"
     elif case is not None:
         word = "scheme" if case.kind in {each.kind for each in others} else "kind"
         names = dict.fromkeys(show(getattr(each, word)) for each in others)

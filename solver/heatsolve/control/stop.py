@@ -105,17 +105,17 @@ class StopRequest:
         signal's handler between two operations of the main thread only; the signal's number comes
         through a pipe at once.
         """
-        ears, mouth = os.pipe()
-        os.set_blocking(mouth, False)
-        signal.set_wakeup_fd(mouth, warn_on_full_buffer=False)
-        threading.Thread(target=self._watch, args=(ears, leave), daemon=True).start()
+        read_end, write_end = os.pipe()
+        os.set_blocking(write_end, False)
+        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+        threading.Thread(target=self._watch, args=(read_end, leave), daemon=True).start()
 
-    def _watch(self, ears: int, leave: Callable[[int], None]) -> None:
+    def _watch(self, read_end: int, leave: Callable[[int], None]) -> None:
         heard, again, wait = 0.0, False, None
         while True:
-            if select.select([ears], [], [], wait)[0]:
+            if select.select([read_end], [], [], wait)[0]:
                 now = time.monotonic()
-                if signal.SIGINT in os.read(ears, 64) and not (heard and now - heard < ECHO):
+                if signal.SIGINT in os.read(read_end, 64) and not (heard and now - heard < ECHO):
                     again, heard = heard > 0.0, now
                     wait = 2.0 * PATIENCE if self.mute else PATIENCE
             elif again or not self.held:

@@ -340,11 +340,11 @@ RECORD = {"case": str, "unit": str, "frames": list}
 
 
 def find_state(
-    store: CheckpointStore, start: Start, obstacle: Callable[[State], str], report: Report
+    store: CheckpointStore, start: Start, refusal: Callable[[State], str], report: Report
 ) -> State | None:
     """The state to begin from, None for a fresh start; asks all processes.
 
-    `obstacle` returns the reason why this run cannot go on from a state, "" if it can, and raises
+    `refusal` returns the reason why this run cannot go on from a state, "" if it can, and raises
     InputError for a state of another case. Raises InputError where the case has changed too
     much since, or where a fresh start would remove the checkpoints of an unfinished run;
     FileFailure for a damaged `start.checkpoint`.
@@ -354,7 +354,7 @@ def find_state(
     def agree(state: State, error: type[HeatsolveError] = FileFailure) -> None:
         if not all(isinstance(state.record.get(key), kind) for key, kind in RECORD.items()):
             raise FileFailure(f"the checkpoint after {state.number} is not one of a run")
-        reason = obstacle(state)
+        reason = refusal(state)
         if reason:
             passed_by.append(
                 f"this run cannot go on from the checkpoint after {state.number} "

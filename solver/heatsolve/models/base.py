@@ -38,7 +38,7 @@ from heatsolve.stencil.language import copy, largest_magnitude
 Fields = dict[str, Any]
 THICK_SLAB = 64
 """The least number of layers of a slab on a device."""
-FUZZ = 1e-6
+ROUNDING = 1e-6
 """The share of a step up to which a difference of times is rounding."""
 
 
@@ -79,7 +79,7 @@ class Stepper(ABC):
     norm = math.nan
     longest = 1
     """The most sweeps of Jacobi's iteration, or explicit steps, in one pass."""
-    at_once = 1
+    most_steps = 1
     """The most steps that one call of `step` makes, where nothing is checked between them."""
 
     def __init__(self, time: float):
@@ -330,18 +330,18 @@ class Model(ABC):
         return self.walls_vary or self.sources_vary
 
     @abstractmethod
-    def drive(self, time: float) -> tuple[float, float]:
+    def driving_magnitudes(self, time: float) -> tuple[float, float]:
         """The largest magnitude that walls give the fields at a time, and the largest rate (1/s)
         at which sources change them (asks all processes)."""
 
     driven_by_rates = False
-    """Whether rates that `drive` does not know may change the fields, too."""
+    """Whether rates that `driving_magnitudes` does not know may change the fields, too."""
 
     # ---- what `heatsolve check` says ----
 
     @classmethod
     @abstractmethod
-    def rehearsed(cls, case: Case, backend: Backend) -> Self:
+    def dry_run(cls, case: Case, backend: Backend) -> Self:
         """The model at a sample of the points, after it has evaluated all that a run evaluates
         before its first step: it raises the errors of a run, but needs less memory."""
 
@@ -472,7 +472,7 @@ class Model(ABC):
         """
         for number, box in enumerate(self.case.initial.boxes):
             if time is not None and not any(
-                -FUZZ * step <= time - due < (1.0 - FUZZ) * step for due in box.again
+                -ROUNDING * step <= time - due < (1.0 - ROUNDING) * step for due in box.again
             ):
                 continue
             region = region_of(box, self.places(box.field))
@@ -510,7 +510,7 @@ class MultiFieldModel(Model):
         self._largest_at_walls: dict[str, float] = {}
 
     @classmethod
-    def rehearsed(cls, case: Case, backend: Backend) -> Self:
+    def dry_run(cls, case: Case, backend: Backend) -> Self:
         sampled_case, grid = case, grid_of(case)
         sample = sample_of(grid)
         if sample is not grid:  # a sample may miss an obstacle
@@ -546,7 +546,7 @@ class MultiFieldModel(Model):
         """Whether a source depends on time."""
         return any("t" in getattr(self.case.source, name).names for name in self.names)
 
-    def drive(self, time: float) -> tuple[float, float]:
+    def driving_magnitudes(self, time: float) -> tuple[float, float]:
         given, rates = [np.zeros(1)], [np.zeros(1)]
         for name in self.names:
             if name == "pressure":  # only differences of pressure matter
@@ -660,11 +660,11 @@ class MultiFieldModel(Model):
         if limit == 0.0 and not time.allow_unstable:
             raise InputError(
                 f'time.scheme: no step is stable with scheme = "{time.scheme}" and '
-                f'convection = "{model.convection}" here (try {self.stabler})'
+                f'convection = "{model.convection}" here (try {self.stable_choice})'
             )
         return limit
 
-    stabler = '"rk3"'
+    stable_choice = '"rk3"'
     """Values of the keys with which some step is stable."""
 
     def flows_backward(self) -> bool:

@@ -107,7 +107,7 @@ class UserModel(Model):
 class UserCase(Case):
     """A case of a user's own model."""
 
-    whose = "a model of one's own"
+    owners = "a model of one's own"
     model_class = "heatsolve.models.user:Evolution"
 
     @property

@@ -197,28 +197,28 @@ class SampledAxis(Axis):
         return cls(**{**given, "points": unknowns + sum(whole.fixed)}, whole=whole)
 
     @property
-    def all_of_it(self) -> Axis:
+    def whole_axis(self) -> Axis:
         assert self.whole is not None
         return replace(self.whole, on_faces=self.on_faces)
 
     @property
     def spacing(self) -> float:
-        return self.all_of_it.spacing
+        return self.whole_axis.spacing
 
     @property
     def _chosen(self) -> np.ndarray:
         """For each element of this axis, the array index on the whole axis."""
-        count, last = self.all_unknowns, self.all_of_it.all_unknowns
+        count, last = self.all_unknowns, self.whole_axis.all_unknowns
         inside = 1 + np.arange(count) * (last - 1) // max(1, count - 1)
         return np.array([0, *inside, last + 1])
 
     @property
     def numbers(self) -> np.ndarray:
-        return self.all_of_it.numbers[self._chosen]
+        return self.whole_axis.numbers[self._chosen]
 
     @cached_property
     def coordinates(self) -> np.ndarray:
-        return self.all_of_it.coordinates[self._chosen]
+        return self.whole_axis.coordinates[self._chosen]
 
 
 @dataclass(frozen=True)

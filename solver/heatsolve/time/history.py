@@ -65,7 +65,8 @@ class Log:
         self._integrals = Integrals(problem)
         self.state = TimeLoopState()
         self._drive_at_end: tuple[int, tuple[float, float]] | None = None
-        """The last step for which `Model.drive` was evaluated, and its values at the step's end."""
+        """The last step for which `Model.driving_magnitudes` was evaluated, and its values at the
+        end of the step."""
         self.history: dict[str, list[Any]]
         self.history = {"iteration": [], "residual": [], "time": [], "dt": []}
         self._condition, self.stopped = StopCondition(problem.case.stop), ""
@@ -228,7 +229,7 @@ class Log:
                 drives.append(kept[1])
             else:
                 times.insert(0, time_step.parts[0].start)
-        drives += [self._problem.drive(time) for time in times]
+        drives += [self._problem.driving_magnitudes(time) for time in times]
         self._drive_at_end = number, drives[-1]
         return max(max(at_walls, time_step.length * rate) for at_walls, rate in drives)
 

@@ -119,7 +119,7 @@ def passed_by(case: Case, time_steps: TimeStepController | None, state: State) -
         over = most is not None and state.number > most
         return f"it lies beyond the end of this run, solver.iterations = {most}" if over else ""
     march = TimeLoopState(**state.record["march"])
-    if time_steps.passes(state.number, march.time, march.shortened):
+    if time_steps.contains_step(state.number, march.time, march.shortened):
         return ""
     if march.shortened and march.time < case.march.end:
         return (
@@ -220,13 +220,13 @@ class TimeLoop:
     def _steps_before(self) -> int:
         """How many steps are made in one call, before the next step with a check or a frame."""
         stepper, asked, number = self._stepper, self._asked, self._number
-        if stepper.at_once == 1:
+        if stepper.most_steps == 1:
             return 0
         now = number, self._log.state.time, self._time_steps.step
         schedules = [asked.schedule, *(output.schedule for output in self._outputs)]
         until = min(
-            stepper.at_once,
-            self._time_steps.alike(number),
+            stepper.most_steps,
+            self._time_steps.steps_of_one_length(number),
             self._log.steps_to_check(*now, self._check_every),
             self._sampling.until(*now),
             self._controller.next - number,
@@ -331,7 +331,7 @@ class TimeLoop:
             points={name: old.own_points(array) for name, array in state.points.items()},
         )
         _, log, stepper, sampling = begin(problem, time_steps, state)
-        problem.drive(log.state.time)  # may raise, before the run is committed
+        problem.driving_magnitudes(log.state.time)  # may raise, before the run is committed
         commit(self._number, log.state.time)
         self._problem, self._time_steps = problem, time_steps
         self._log, self._stepper, self._sampling = log, stepper, sampling

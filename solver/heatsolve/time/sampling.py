@@ -10,7 +10,7 @@ from typing import Any
 
 from heatsolve.case.case import Case
 from heatsolve.case.output import SAMPLE_TIME
-from heatsolve.models.base import FUZZ, Model, Stepper
+from heatsolve.models.base import ROUNDING, Model, Stepper
 from heatsolve.time.integrals import Profiles
 from heatsolve.time.schedule import Schedule
 from heatsolve.time.spectra import Spectra
@@ -22,7 +22,7 @@ def samples_of(case: Case, steps: int) -> int:
     section, end = case.statistics, case.march.end
     schedule = Schedule.of(section.every)
     apart = max((schedule.steps or 1) * end / steps, schedule.seconds or 0.0)
-    taken, skipped = (math.floor(time / apart + FUZZ) for time in (end, section.begin))
+    taken, skipped = (math.floor(time / apart + ROUNDING) for time in (end, section.begin))
     return max(0, taken - skipped)
 
 
@@ -64,7 +64,7 @@ class Sampling:
         """Take a sample after step `number` if one is due; return its columns of the history, if it
         has any (asks all processes)."""
         weight = stepper.time - self._last
-        if not (self._schedule.due(number, time_step) and weight > FUZZ * time_step.length):
+        if not (self._schedule.due(number, time_step) and weight > ROUNDING * time_step.length):
             return {}
         stepper.finish()  # with the walls of this very time
         problem = stepper.problem

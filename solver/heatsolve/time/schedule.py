@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 
 from heatsolve.case.types import seconds_of
-from heatsolve.models.base import FUZZ
+from heatsolve.models.base import ROUNDING
 from heatsolve.time.step_size import TimeStep
 
 
@@ -40,7 +40,7 @@ class Schedule:
             return number % self.steps == 0
         if self.empty:
             return False
-        slack = FUZZ * time_step.length
+        slack = ROUNDING * time_step.length
         begin, end = time_step.parts[0].start + slack, time_step.parts[-1].end + slack
         return self._passed(end) > self._passed(begin)
 
@@ -57,13 +57,13 @@ class Schedule:
             return self.steps - number % self.steps
         if self.empty:
             return 2**53
-        begin = time + FUZZ * step
+        begin = time + ROUNDING * step
         if self.seconds is not None:
             moment = (begin // self.seconds + 1.0) * self.seconds
         else:
             later = self.times[bisect.bisect_right(self.times, begin) :]
             moment = later[0] if later else math.inf
-        steps = (moment - time) / step - 2.0 * FUZZ
+        steps = (moment - time) / step - 2.0 * ROUNDING
         return max(1, math.ceil(min(steps, 2.0**53)))
 
     def count_with_last(self, steps: int, end: float) -> int:
@@ -76,5 +76,5 @@ class Schedule:
         if self.seconds is not None:
             return math.ceil(steps / max(1.0, self.seconds / length))
         last = min(self.times[-1], end)  # times within one step share a frame
-        hit = {max(1, math.ceil(t / length - FUZZ)) for t in self.times if 0.0 < t <= last}
+        hit = {max(1, math.ceil(t / length - ROUNDING)) for t in self.times if 0.0 < t <= last}
         return len(hit | {steps})

@@ -14,7 +14,7 @@ from heatsolve.models.base import Model, Substep
 MOST_STEPS = 2.0**53
 SHORTEST_STEP = 1e-290
 """Bounds between which steps can be counted, and 1 / step computed."""
-FUZZ = 1e-9
+SHORTFALL = 1e-9
 """A last step that is shorter by less than this (relative) counts as a full step."""
 HEADROOM = 1.1
 """When velocities outgrow a step, the next step is made for velocities this many times larger."""
@@ -86,12 +86,12 @@ class TimeStepController(ABC):
     def next_step(self, number: int, time: float, fields: Mapping[str, Any]) -> TimeStep:
         """Step `number` (from 0), from a time and its fields."""
 
-    def alike(self, number: int) -> int:
+    def steps_of_one_length(self, number: int) -> int:
         """Steps of one length from step `number` on, as far as is known; at least 1."""
         return 1
 
     @abstractmethod
-    def passes(self, number: int, time: float, shortened: bool) -> bool:
+    def contains_step(self, number: int, time: float, shortened: bool) -> bool:
         """Whether this march passes through a step of an earlier march."""
 
     def steps_in_all(self, number: int, time: float) -> int:
@@ -113,14 +113,14 @@ class EvenTimeSteps(TimeStepController):
     def next_step(self, number: int, time: float, fields: Mapping[str, Any]) -> TimeStep:
         parts = tuple(substeps(self.time, number, self.step, self.count))
         last = number == self.count - 1
-        return TimeStep(parts, last, last and parts[-1].length < self.step * (1.0 - FUZZ))
+        return TimeStep(parts, last, last and parts[-1].length < self.step * (1.0 - SHORTFALL))
 
-    def alike(self, number: int) -> int:
+    def steps_of_one_length(self, number: int) -> int:
         return max(1, self.count - 1 - number)  # the last step may be shorter
 
-    def passes(self, number: int, time: float, shortened: bool) -> bool:
+    def contains_step(self, number: int, time: float, shortened: bool) -> bool:
         if number == self.count:
-            return abs(time - self.time.end) <= FUZZ * self.step
+            return abs(time - self.time.end) <= SHORTFALL * self.step
         return number < self.count and not shortened
 
 
@@ -163,13 +163,13 @@ class FollowingTimeSteps(TimeStepController):
         self._rate = LARGEST_RATE
 
     def over(self, number: int, time: float) -> bool:
-        return self.time.end - time <= FUZZ * self.step
+        return self.time.end - time <= SHORTFALL * self.step
 
     def next_step(self, number: int, time: float, fields: Mapping[str, Any]) -> TimeStep:
         self._follow(time, fields)
         left = self.time.end - time
-        length = left if left < self.step * (1.0 - FUZZ) else self.step
-        last = left <= self.step * (1.0 + FUZZ)
+        length = left if left < self.step * (1.0 - SHORTFALL) else self.step
+        last = left <= self.step * (1.0 + SHORTFALL)
         # Where only the end bounds a step, a march to a later end makes a longer one.
         shortened = length < self.step or (last and self._ends_all)
         return TimeStep((Substep(time, length, 0.0),), last, shortened)
@@ -212,7 +212,7 @@ class FollowingTimeSteps(TimeStepController):
                 if limit == 0.0:  # allowed to be unstable, and no step is stable
                     return
             allowed = min(limit, self._step_of_forces(times, fields))
-            if step <= allowed * (1.0 + FUZZ):
+            if step <= allowed * (1.0 + SHORTFALL):
                 break
             step, self._ends_all = max(allowed, step / SHORTER), False
         short = step == longest
@@ -251,12 +251,12 @@ class FollowingTimeSteps(TimeStepController):
         step = math.sqrt(self.time.cfl / rate) if rate > 0.0 else math.inf
         return rounded_down(step) if math.isfinite(step) else step
 
-    def passes(self, number: int, time: float, shortened: bool) -> bool:
+    def contains_step(self, number: int, time: float, shortened: bool) -> bool:
         left = self.time.end - time
-        return abs(left) <= FUZZ * self.step or (left > 0.0 and not shortened)
+        return abs(left) <= SHORTFALL * self.step or (left > 0.0 and not shortened)
 
     def steps_in_all(self, number: int, time: float) -> int:
-        return number + math.ceil((self.time.end - time) / self.step - FUZZ)
+        return number + math.ceil((self.time.end - time) / self.step - SHORTFALL)
 
 
 def time_step_controller(problem: Model) -> TimeStepController:
@@ -311,7 +311,7 @@ def count_steps(end: float, step: float) -> int:
     """Steps to the end time; the last step is shortened if the length does not divide it."""
     if min(step, end) < SHORTEST_STEP or end > step * MOST_STEPS:
         raise InputError(f"time: a step of {step:.6g} is too small to reach t = {end:.6g}")
-    return max(1, math.ceil(end / step - FUZZ))
+    return max(1, math.ceil(end / step - SHORTFALL))
 
 
 def substeps(time: Time, number: int, step: float, count: int) -> Iterator[Substep]:
@@ -323,7 +323,7 @@ def substeps(time: Time, number: int, step: float, count: int) -> Iterator[Subst
     start = number * step
     left = time.end - start
     # A last step shorter by rounding only stays full, as it is in a march to a later end.
-    length = left if number == count - 1 and left < step * (1.0 - FUZZ) else step
+    length = left if number == count - 1 and left < step * (1.0 - SHORTFALL) else step
     theta = {"crank-nicolson": 0.5, "backward-euler": 1.0}.get(time.scheme, 0.0)
     if time.scheme == "crank-nicolson" and number < 2:
         yield Substep(start, 0.5 * length, 1.0)

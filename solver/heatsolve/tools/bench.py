@@ -321,7 +321,7 @@ def heating(name: str, bench: Bench, shape: Sequence[int]) -> Iterator[Row]:
     """Explicit steps of heat conduction: a single step moves 16 bytes a point in doubles."""
     text = case_text(shape, {"precision": bench.machine.precision}) + HEATING
     march = March(make_model(parse(text, "bench"), bench.machine))
-    if march.stepper.at_once == 1:
+    if march.stepper.most_steps == 1:
         return
     count = EXPLICIT_STEPS[bench.machine.on_device]
     seconds = seconds_of(lambda: march.step(count - 1), bench.machine) / count

@@ -67,7 +67,7 @@ def preview(
     yield f"{case.name}: {shown(case.about.title) or 'untitled'}"
     # The same precision as the run's, so that the limit of stability has the same bits.
     with np.errstate(all="ignore"):
-        problem = model_class(case).rehearsed(alone(case), make("numpy", precision))
+        problem = model_class(case).dry_run(alone(case), make("numpy", precision))
     yield from itertools.starmap(Row, problem.summary())
     problem.demand_machine(machine, ranks)
     time_steps = None

@@ -79,7 +79,7 @@ class CollocatedCase(Case):
     """A case of flow on a collocated grid."""
 
     kind, scheme = "flow", "collocated"
-    whose = 'model.scheme = "collocated"'
+    owners = 'model.scheme = "collocated"'
     model_class = "heatsolve.models.flow.collocated:Collocated"
 
     model: CollocatedModel
@@ -226,7 +226,7 @@ class StaggeredCase(Case):
     """A case of flow on a staggered grid."""
 
     kind, scheme = "flow", "staggered"
-    whose = "a flow on the staggered grid"
+    owners = "a flow on the staggered grid"
     model_class = "heatsolve.models.flow.staggered:Staggered"
 
     model: StaggeredModel

@@ -99,7 +99,7 @@ class Projection(RungeKutta):
         with suppress(NotConverged, Diverged):  # the first step raises it again
             self._find_pressure(self._now, 1.0, 0.0)
         self._correct(self._now, 1.0)
-        self._drive(self._now, 1.0)
+        self._apply_mean_force(self._now, 1.0)
         self._driving = {}
         problem.write_walls(self._now, 0.0)
         if self._diffusion is not None:  # a step with implicit diffusion begins with the pressure
@@ -176,7 +176,7 @@ class Projection(RungeKutta):
         self._play(f"correct {stage.number}", new, lambda: self._correct(new, held, solved=True))
         if problem.mean_velocities:
             self._playback.make()
-            self._drive(new, share)
+            self._apply_mean_force(new, share)
         self._play(f"ghosts {stage.number}", new, lambda: problem.write_walls(new, time))
 
     def _start(self, change: Accumulator | None) -> Fields:
@@ -336,7 +336,7 @@ class Projection(RungeKutta):
         if not only_open:
             backend.sweep_together(inside)
 
-    def _drive(self, fields: Fields, dt: float) -> None:
+    def _apply_mean_force(self, fields: Fields, dt: float) -> None:
         """Apply the uniform force that keeps a mean velocity; it does not change the pressure."""
         problem, region = self.problem, self.problem.grid.interior
         for name, mean in problem.mean_velocities.items():

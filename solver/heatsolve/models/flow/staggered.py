@@ -302,8 +302,8 @@ class Staggered(MultiFieldModel):
         lines = [self._line(number, self.whole) for number in range(self.whole.dimension)]
         return lowest_eigenvalue(self.whole, lines, [np.ones(1)] * len(lines))
 
-    def drive(self, time: float) -> tuple[float, float]:
-        given, rates = super().drive(time)
+    def driving_magnitudes(self, time: float) -> tuple[float, float]:
+        given, rates = super().driving_magnitudes(time)
         fixed = list(self.mean_velocities.values())
         for obstacle in self.case.obstacles:
             fixed += [obstacle.temperature, obstacle.concentration]

@@ -96,7 +96,7 @@ class HeatCase(Case):
     """A case of heat conduction."""
 
     kind = "heat"
-    whose = 'model.kind = "heat"'
+    owners = 'model.kind = "heat"'
     model_class = "heatsolve.models.heat.conduction:Conduction"
 
     model: HeatModel = HeatModel()

@@ -96,8 +96,8 @@ class Volumes:
 
         The shape of the source depends on this, and must be the same on all processes.
         """
-        drives = [kind.drive for kind in self.wall_kinds]
-        return any(d.names or d() != 0.0 for d in drives if d is not None)
+        fluxes = [kind.given_flux for kind in self.wall_kinds]
+        return any(f.names or f() != 0.0 for f in fluxes if f is not None)
 
     def source(self, time: float) -> np.ndarray:
         """q, point sources and fluxes through walls of given gradient (W/m3)."""
@@ -105,7 +105,7 @@ class Volumes:
         fluxes = [
             (wall, self.flux(wall, time))
             for wall in self.walls
-            if wall.condition.kind.drive is not None
+            if wall.condition.kind.given_flux is not None
         ]
         if not self.heated_through_walls and not self.case.source.points:
             return density
@@ -253,11 +253,11 @@ class Conduction(Model):
 
     @cached_property
     def sources_vary(self) -> bool:
-        drives = [kind.drive for kind in self.volumes.wall_kinds]
-        varying = [self.case.source.temperature, *[d for d in drives if d is not None]]
+        fluxes = [kind.given_flux for kind in self.volumes.wall_kinds]
+        varying = [self.case.source.temperature, *[f for f in fluxes if f is not None]]
         return any("t" in expression.names for expression in varying)
 
-    def drive(self, time: float) -> tuple[float, float]:
+    def driving_magnitudes(self, time: float) -> tuple[float, float]:
         ghosts = [self.volumes.ghost_values(wall, time) for wall in self.walls]
         at_walls = [float(np.abs(values).max()) for values in ghosts if values is not None]
         source = float(np.abs(self.source(time)).max())
@@ -306,7 +306,7 @@ class Conduction(Model):
     # ---- what `heatsolve check` says ----
 
     @classmethod
-    def rehearsed(cls, case: Case, backend: Backend) -> Self:
+    def dry_run(cls, case: Case, backend: Backend) -> Self:
         """As in `Model`, with few points along each axis along which no coefficient varies: so the
         largest stable step has the bits of a run."""
         grid = grid_of(case)

@@ -61,7 +61,7 @@ def through_faces(problem: "Conduction", number: int, temperature: Any) -> Any:
     args = field, conductance, axis.spacing
     problem.backend.sweep(through_face(number), result, region, *args)
     for wall in volumes.walls:
-        if wall.axis == number and wall.condition.kind.drive is not None:
+        if wall.axis == number and wall.condition.kind.given_flux is not None:
             gained = volumes.flux(wall, problem.time) / wall.beside(volumes.ratios[number])
             layer = ((low, low + 1), (high, high + 1))[wall.side]
             inwards = -axis.spacing if wall.side else axis.spacing

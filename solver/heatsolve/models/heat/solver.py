@@ -108,7 +108,7 @@ class Explicit(Stepper):
         if not problem.driven_in_time:
             args = self._arguments(1.0)
             self.longest = self.system.longest_pass(heat.explicit_step, self.field, args)
-            self.at_once = MOST_AT_ONCE if self.longest > 1 else 1
+            self.most_steps = MOST_AT_ONCE if self.longest > 1 else 1
 
     def _arguments(self, length: float) -> tuple[Any, ...]:
         """The arguments of a step of this length after the field."""

@@ -98,7 +98,7 @@ class WallKind(Section):
         return None
 
     @property
-    def drive(self) -> Expression | None:
+    def given_flux(self) -> Expression | None:
         """The expression of which f is a multiple; None if the wall has no f.
 
         It tells the size of the flux, and whether the flux varies in time.
@@ -156,7 +156,7 @@ class Gradient(WallKind, name="gradient"):
     gradient: SpaceTimeField
 
     @property
-    def drive(self) -> Expression:
+    def given_flux(self) -> Expression:
         return self.gradient
 
     @staticmethod

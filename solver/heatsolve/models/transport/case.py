@@ -60,7 +60,7 @@ class TransportCase(Case):
     """A case of transport."""
 
     kind = "transport"
-    whose = 'model.kind = "transport"'
+    owners = 'model.kind = "transport"'
     model_class = "heatsolve.models.transport.convection:Convection"
 
     model: TransportModel

@@ -118,7 +118,7 @@ class Convection(Staged):
                 result.append(ZERO if line is None else self.backend.to_device(line))
         return tuple(result)
 
-    stabler = '"rk3", or "upwind"'
+    stable_choice = '"rk3", or "upwind"'
 
     def flows_backward(self) -> bool:
         return super().flows_backward() or any(below for below, _ in self._given_speeds())
