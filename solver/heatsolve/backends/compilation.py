@@ -6,6 +6,7 @@ rest: a damaged file is removed, and its content is compiled again. Where no fol
 code is kept.
 """
 
+import gc
 import hashlib
 import os
 import stat
@@ -129,23 +130,28 @@ def _sealed(content: bytes) -> bytes:
 class Watch:
     """Notices when compilation begins and ends; nested compilations count as one.
 
-    `begun()` is called when compilation begins, `ended(seconds)` when it has ended.
+    `begun()` is called when compilation begins, `ended(seconds)` when it has ended. In between
+    Python collects no garbage: a compiler makes millions of objects that stay, and to look through
+    them again and again took an eighth of its time.
     """
 
     def __init__(self) -> None:
         self.begun: Callable[[], None] = _ignore
         self.ended: Callable[[float], None] = _ignore
-        self._depth, self._since = 0, 0.0
+        self._depth, self._since, self._collects = 0, 0.0, True
 
     def begin(self) -> None:
         if not self._depth:
-            self._since = time.perf_counter()
+            self._since, self._collects = time.perf_counter(), gc.isenabled()
+            gc.disable()
             self.begun()
         self._depth += 1
 
     def end(self) -> None:
         self._depth -= 1
         if not self._depth:
+            if self._collects:
+                gc.enable()
             self.ended(time.perf_counter() - self._since)
 
 
