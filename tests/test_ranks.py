@@ -313,6 +313,14 @@ def test_no_mpi_is_imported_alone():
     subprocess.run([sys.executable, "-c", code], check=True, env=environment)
 
 
+def test_a_launcher_without_a_library_of_mpi(monkeypatch):
+    """As srun sets its variables also where no MPI is loaded."""
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    monkeypatch.setenv("PMI_RANK", "0")
+    with pytest.raises(InputError, match="MPI cannot be loaded"):
+        find_ranks()
+
+
 def test_singletons_under_slurm_are_refused(monkeypatch):
     pytest.importorskip("mpi4py.MPI", exc_type=ImportError)
     monkeypatch.setenv("SLURM_NTASKS", "4")

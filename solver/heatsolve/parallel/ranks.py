@@ -286,7 +286,8 @@ def _leaves(table: Any, key: str = "") -> Iterator[tuple[str, str]]:
 def find_ranks() -> Ranks:
     """The processes that were launched together with this one; imports MPI only if there are any.
 
-    Raises InputError where Slurm started several processes that do not know of each other.
+    Raises InputError where MPI cannot be loaded, or where Slurm started several processes that do
+    not know of each other.
     """
     said = os.environ.get("SLURM_NTASKS", "").strip() or "1"
     if not re.fullmatch(r"\d{1,9}", said, re.ASCII):
@@ -297,7 +298,14 @@ def find_ranks() -> Ranks:
     in_step = "SLURM_STEP_ID" in os.environ and os.environ.get("SLURM_STEP_ID") != "4294967291"
     if not any(name in os.environ for name in LAUNCHERS) and not (tasks > 1 and in_step):
         return Ranks()
-    world = World()
+    try:
+        world = World()
+    except (ImportError, RuntimeError) as error:  # mpi4py found no library
+        reason = str(error).strip().split("\n")[0]
+        raise InputError(
+            f"a launcher started this process, but MPI cannot be loaded ({reason}): install "
+            "heatsolve[mpich], or load the cluster's MPI"
+        ) from None
     if in_step and tasks > 1 and world.size == 1:
         raise InputError(
             f"Slurm started {tasks} tasks, but MPI sees one process: launch with "
