@@ -136,7 +136,6 @@ class Emulated(NumpyBackend):
     cycle_leg = DeviceBackend.cycle_leg
     _compile_fused = DeviceBackend._compile_fused
     _cluster = DeviceBackend._cluster
-    _deepest = DeviceBackend._deepest
     _prepare_resident = DeviceBackend._prepare_resident
     accumulators = DeviceBackend.accumulators
     fused_sweeps = DeviceBackend.fused_sweeps

@@ -7,16 +7,119 @@ so `sqrt` is left to compilers and real devices.
 
 import math
 import sys
+from dataclasses import replace
 
 import numpy as np
 from conformance import compare_packing, compare_quotients, registry, same, sweep
 
-from heatsolve.backends.gpu.numba_cuda import SimulatedBackend
+from heatsolve.backends import exact_sums as sums
+from heatsolve.backends.gpu.backend import DeviceBackend
+from heatsolve.backends.gpu.device import CARDS
+from heatsolve.backends.gpu.numba_cuda import kernel_function, python_source
+from heatsolve.backends.host import HostBackend
 from heatsolve.backends.host.numpy import NumpyBackend
-from heatsolve.backends.registry import make
+from heatsolve.errors import InputError
 from heatsolve.linear.multigrid.mixed import corrected
 from heatsolve.linear.system import with_change
 from heatsolve.stencil.language import copy, neighbour
+
+
+class SimulatedBackend(DeviceBackend, HostBackend):
+    """The cuda backend on Numba's CUDA simulator: kernels run as Python, on arrays of the host.
+
+    A thread takes about a millisecond. There are no fused sweeps, no graphs and no compiler of
+    CUDA C; what is not a kernel of Numba-CUDA is done by the host.
+    """
+
+    name = "cuda"
+    limits = replace(CARDS["P100"], processors=1)
+
+    def __init__(self, precision="float64"):
+        super().__init__(precision)
+        self._make_gate()
+
+    def integers(self, count):
+        return np.zeros(count, np.int64)
+
+    def pinned(self, shape, dtype=None):
+        return np.zeros(shape, dtype or self.dtype)
+
+    def mark(self):
+        return self.sync
+
+    def zero(self, array):
+        array[...] = 0
+
+    def queue_to_host(self, host, array):
+        np.copyto(host, array)
+
+    def queue_to_device(self, array, host):
+        np.copyto(array, host)
+
+    def library(self):
+        raise InputError("FFTs on the cuda backend need a GPU: the simulator has none")
+
+    continues = False
+
+    def replayed(self, work, gated=True, continues=False):
+        return work
+
+    def _compile(self, point, signature, tape):
+        """A sweep that writes the terms of a reduction to an array, which the host adds up."""
+        kinds = signature.outputs
+        run = super()._compile(point, replace(signature, outputs=("array",) * len(kinds)), tape)
+
+        def reducing(region, targets, arguments):
+            shape = [high for _, high in region]
+            outputs = [
+                target if kind == "array" else self.zeros(shape)
+                for kind, target in zip(kinds, targets, strict=True)
+            ]
+            run(region, outputs, arguments)
+            for kind, terms, register in zip(kinds, outputs, targets, strict=True):
+                if kind != "array":
+                    add = sums.add_block if kind == "sum" else sums.add_largest
+                    add(terms.astype(np.float64), register[: sums.WIDTH])
+
+        return reducing
+
+    def _kernel(self, name, signature, tape):
+        from numba import cuda
+        from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+
+        kernel = cuda.jit(kernel_function(python_source(signature, tape)))
+
+        def queue(launch, args):
+            flat = [FakeCUDAArray(a.reshape(-1)) if isinstance(a, np.ndarray) else a for a in args]
+            kernel[launch.grid, launch.block](*flat)
+
+        return queue
+
+    def _queue_check(self, register, copies, kind, limit):
+        closed, passed = self._gate
+        if closed:
+            return
+        merged = self.read_register(register)
+        self._rows.reshape(-1, sums.WIDTH)[passed] = merged
+        register[:] = 0
+        self._gate[:] = not sums.VALUE_OF[kind](merged) > limit, passed + 1
+
+    def queue_quotient(self, total, number, above, below, kept, out):
+        if self.gated and self._gate[0]:
+            return
+        values = kept.view(np.float64)
+        if total is not None:
+            values[number] = total.take()
+        out[...] = sums.quotient(values[above], values[below])
+
+    def _unknown(self, *args, **named):
+        raise NotImplementedError("the simulator has neither CUDA C nor graphs nor streams")
+
+    def stored(self, values):
+        return values.copy()
+
+    address = captured = aside = rejoin = _nvrtc = _loaded = _unknown
+
 
 SHAPES = {1: (20,), 2: (7, 19), 3: (5, 4, 9)}
 CHOSEN = {
@@ -129,7 +232,6 @@ def compare_both_precisions(host, device):
 
 
 def main():
-    assert isinstance(make("cuda"), SimulatedBackend)
     entries = {entry.name: entry for entry in registry()}
     for precision, names in CHOSEN.items():
         host, device = NumpyBackend(precision), SimulatedBackend(precision)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from heatsolve.backends import MOST_FUSED, CycleLeg
+from heatsolve.backends import MOST_FUSED, CycleLeg, SweepSequence
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.backends.registry import make
 from heatsolve.models.heat import equations as heat
@@ -17,14 +17,12 @@ def machine():
 
 def test_without_passes_it_makes_one_sweep_at_a_time(machine):
     u, inner, stages = np.ones((6, 7)), ((1, 5), (1, 6)), [(np.zeros((1, 1)), 1.0)] * MOST_FUSED
-    wraps, changes = (False, False), [None] * MOST_FUSED
-    assert machine.most_fused(heat.laplace, u, inner, stages, wraps, changes) == 1
+    sweeps = SweepSequence(heat.laplace, u, inner, stages, (False, False), [None] * MOST_FUSED)
+    assert machine.most_fused(sweeps) == 1
     new = np.zeros_like(u)
     for count in (1, 3):
         with pytest.raises(ValueError, match="numpy makes one sweep at a time"):
-            machine.fused_sweeps(
-                heat.laplace, new, u, inner, stages[:count], wraps, changes[:count], inner
-            )
+            machine.fused_sweeps(sweeps.up_to(count), new, inner)
     assert not new.any()
     assert machine.points_updated == machine.bytes_moved == 0
 
@@ -52,10 +50,8 @@ def test_work_is_played_back(name):
             machine.sweep(heat.laplace, other, inner, u, b, 0.5)
             machine.sweep(heat.laplace, u, inner, other, b, 0.5)
             if name == "numba":
-                stages, alone = [(b, 0.5)] * 3, (False, False)
-                machine.fused_sweeps(
-                    heat.laplace, other, u, inner, stages, alone, [None] * 3, inner
-                )
+                given = inner, [(b, 0.5)] * 3, (False, False), [None] * 3
+                machine.fused_sweeps(SweepSequence(heat.laplace, u, *given), other, inner)
             machine.sweep(copy, total, inner, u)
 
         return u, other, total, work

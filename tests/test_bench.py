@@ -247,12 +247,13 @@ class Passing(NumpyBackend):
 
     most = 6
 
-    def most_fused(self, point, u, region, stages, wraps, changes):
-        assert len(stages) == len(changes)
-        assert wraps == (False,) * u.ndim
-        return min(self.most, len(stages))
+    def most_fused(self, sweeps):
+        assert len(sweeps.stages) == len(sweeps.changes)
+        assert sweeps.wraps == (False,) * sweeps.u.ndim
+        return min(self.most, len(sweeps.stages))
 
-    def fused_sweeps(self, point, new, u, region, stages, wraps, changes, counted):
+    def fused_sweeps(self, sweeps, new, counted):
+        point, u, region, stages, _, changes = sweeps
         assert len(stages) == len(changes)
         old = u
         for stage in stages:

@@ -15,7 +15,7 @@ from emulated import Collecting, Emulated
 from test_cuda_source import nvrtc
 from test_fused_sweeps import INSIDE, two_plain_steps, two_steps
 
-from heatsolve.backends import Signature
+from heatsolve.backends import Signature, SweepSequence
 from heatsolve.backends import exact_sums as sums
 from heatsolve.backends.gpu import cycle_legs, graphs, peers
 from heatsolve.backends.gpu import device as device_limits
@@ -131,10 +131,12 @@ def make_pass(backend, point: Point, shape, arguments, count=7) -> int:
     """Queue as many of these sweeps as one pass makes; how many."""
     u, new = np.zeros(shape, backend.dtype), np.zeros(shape, backend.dtype)
     region, wraps = tuple((1, extent - 1) for extent in shape), (False,) * len(shape)
-    sweeps = backend.most_fused(point, u, region, [arguments] * count, wraps, [None] * count)
+    given = SweepSequence(point, u, region, [arguments] * count, wraps, [None] * count)
+    sweeps = backend.most_fused(given)
     if sweeps > 1:
         changes = [*[None] * (sweeps - 1), backend.accumulator("sum")]
-        backend.fused_sweeps(point, new, u, region, [arguments] * sweeps, wraps, changes, region)
+        given = given.up_to(sweeps)._replace(changes=changes)
+        backend.fused_sweeps(given, new, region)
     return sweeps
 
 

@@ -8,6 +8,7 @@ import pytest
 from emulated import Ahead, Emulated
 from test_solvers import case_text
 
+from heatsolve.backends import SweepSequence
 from heatsolve.backends.gpu import cycle_legs, fused_sweeps
 from heatsolve.backends.gpu.fused_sweeps import SHAPES_2D
 from heatsolve.backends.host.numpy import NumpyBackend
@@ -132,8 +133,9 @@ def test_fused_sweeps_have_the_bits_of_single_sweeps(precision, case, walls, nam
     old, new, got = (backend.to_device(backend.to_host(u)) for _ in range(3))
     kinds = ["max", None, *["max"] * (sweeps - 3), "sum"]
     changes = [kind and backend.accumulator(kind) for kind in kinds]
-    assert backend.most_fused(point, u, region, stages, wraps, changes) == sweeps
-    backend.fused_sweeps(point, got, u, region, stages, wraps, changes, counted)
+    sequence = SweepSequence(point, u, region, stages, wraps, changes)
+    assert backend.most_fused(sequence) == sweeps
+    backend.fused_sweeps(sequence, got, counted)
     for kind, change, stage in zip(kinds, changes, stages, strict=True):
         wrap(backend, old, wraps)
         if kind is not None:
@@ -153,7 +155,7 @@ def test_a_sum_ends_a_pass():
     u, region = np.zeros((20, 20)), ((1, 19),) * 2
     changes = [None, None, backend.accumulator("sum"), None, None]
     given = (heat.four_point_mean, u, region, [(0.0, 0.0)] * 5, (False, False), changes)
-    assert backend.most_fused(*given) == 3
+    assert backend.most_fused(SweepSequence(*given)) == 3
     assert max(SHAPES_2D) == 7
 
 
@@ -564,9 +566,9 @@ def test_resident_sweeps_have_the_bits_of_single_sweeps(precision, case, walls, 
     wrap(backend, u, wraps)
     old, new, got = (backend.to_device(backend.to_host(u)) for _ in range(3))
     changes = NORMS_OF_SWEEPS[norms](backend.accumulators(kind, count))
-    given = point, u, region, [args] * count, wraps, changes
-    assert backend.most_fused(*given) == count
-    backend.fused_sweeps(point, got, u, region, [args] * count, wraps, changes, counted)
+    sequence = SweepSequence(point, u, region, [args] * count, wraps, changes)
+    assert backend.most_fused(sequence) == count
+    backend.fused_sweeps(sequence, got, counted)
     for change in changes:
         wrap(backend, old, wraps)
         if change is not None:
@@ -583,11 +585,12 @@ def test_resident_sweeps_have_the_bits_of_single_sweeps(precision, case, walls, 
 def test_resident_sweeps_refuse_what_does_not_fit():
     backend, u, region = Emulated(), np.zeros((20, 20)), ((1, 19),) * 2
     args = 0.0, 0.0
-    sweeps = u, region, [args] * 11, (False, False), [None] * 11, region
+    given = region, [args] * 11, (False, False), [None] * 11
+    sweeps = SweepSequence(heat.four_point_mean, u, *given)
     with pytest.raises(ValueError, match="does not write what it reads"):
-        backend.fused_sweeps(heat.four_point_mean, u, *sweeps)
+        backend.fused_sweeps(sweeps, u, region)
     with pytest.raises(ValueError, match="does not fit an output"):
-        backend.fused_sweeps(heat.four_point_mean, np.zeros((20, 18)), *sweeps)
+        backend.fused_sweeps(sweeps, np.zeros((20, 18)), region)
 
 
 @pytest.mark.parametrize("name", MACHINES[2:])
@@ -609,10 +612,10 @@ def test_a_gate_closes_within_resident_sweeps(closing, kind, name):
     series = backend.accumulators(kind, count)
     backend.open_gate()
     stages = [args] * count
-    sweeps = region, stages, (False, False), series, region
-    backend.fused_sweeps(heat.four_point_mean, second, first, *sweeps)
+    given = region, stages, (False, False), series
+    backend.fused_sweeps(SweepSequence(heat.four_point_mean, first, *given), second, region)
     backend.check(series, -1.0 if closing is None else values[closing])
-    backend.fused_sweeps(heat.four_point_mean, first, second, *sweeps)
+    backend.fused_sweeps(SweepSequence(heat.four_point_mean, second, *given), first, region)
     backend.check(series[:1], -1.0)
     found = backend.ledger()
     if closing is None:

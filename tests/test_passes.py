@@ -13,7 +13,7 @@ from test_ranks import launch, mpi
 from test_solvers import PROBLEMS, case_text
 
 import heatsolve.backends.host.numba
-from heatsolve.backends import MOST_FUSED
+from heatsolve.backends import MOST_FUSED, SweepSequence
 from heatsolve.backends.host.numba import NumbaBackend
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.backends.host.time_tiling import Tiling
@@ -136,12 +136,13 @@ def test_same_bits_as_single_sweeps(name, wraps, precision):
         ]
         kinds = ["sum", None, "max", "sum", "max"][:count]
         changes = [None if kind is None else backend.accumulator(kind) for kind in kinds]
-        most = backend.most_fused(point, u, region, stages, wraps, changes)
+        sweeps = SweepSequence(point, u, region, stages, wraps, changes)
+        most = backend.most_fused(sweeps)
         assert most == min(count, SMALL_TILES().depth[d - 1])
         given_stages, given_changes = stages[:most], changes[:most]
         before, new = u.copy(), u.copy()
         for _ in range(2):  # an accumulator goes on where it was: norms twice
-            backend.fused_sweeps(point, new, u, region, given_stages, wraps, given_changes, counted)
+            backend.fused_sweeps(sweeps.up_to(most), new, counted)
         inside = tuple(slice(*pair) for pair in region)
         expected, norms = one_by_one(
             point, u, region, given_stages, wraps, kinds[:most], counted, precision
@@ -159,11 +160,11 @@ def test_same_bits_as_single_sweeps(name, wraps, precision):
 def test_refuses_arrays_that_do_not_fit():
     backend, u = NumbaBackend(), np.zeros((9, 9))
     region, stages = ((1, 8), (1, 8)), [(u, 1.0)] * 3
-    given = (region, stages, (False, False), [None] * 3, region)
+    given = (region, stages, (False, False), [None] * 3)
     with pytest.raises(ValueError, match="does not write what it reads"):
-        backend.fused_sweeps(heat.laplace, u, np.ones((9, 9)), *given)
+        backend.fused_sweeps(SweepSequence(heat.laplace, np.ones((9, 9)), *given), u, region)
     with pytest.raises(ValueError, match="does not fit"):
-        backend.fused_sweeps(heat.laplace, np.zeros((7, 9)), u, *given)
+        backend.fused_sweeps(SweepSequence(heat.laplace, u, *given), np.zeros((7, 9)), region)
 
 
 def test_only_fields_beyond_the_cache_gain():
@@ -174,13 +175,13 @@ def test_only_fields_beyond_the_cache_gain():
         u, inner = np.zeros((n, n)), ((1, n - 1),) * 2
         stages = [(np.zeros((1, 1)), 1.0)] * MOST_FUSED
         given = (inner, stages, (False, False), [None] * MOST_FUSED)
-        assert backend.most_fused(heat.laplace, u, *given) == most
+        assert backend.most_fused(SweepSequence(heat.laplace, u, *given)) == most
 
     def moved(at, u, distance):
         return u[(at[0] + distance, at[1])]
 
     given = (((5, 20),) * 2, [(1,)] * 9, (False, False), [None] * 9)
-    assert backend.most_fused(moved, np.zeros((50, 50)), *given) == 1
+    assert backend.most_fused(SweepSequence(moved, np.zeros((50, 50)), *given)) == 1
 
 
 def test_a_tile_fits_the_cache_and_there_is_one_for_each_chunk():
@@ -202,9 +203,9 @@ def passes(monkeypatch):
     made = []
     single = NumbaBackend.fused_sweeps
 
-    def noted(self, point, new, u, region, stages, *rest):
-        made.append(len(stages))
-        single(self, point, new, u, region, stages, *rest)
+    def noted(self, sweeps, *rest):
+        made.append(len(sweeps.stages))
+        single(self, sweeps, *rest)
 
     monkeypatch.setattr(heatsolve.backends.host.numba, "Tiling", SMALL_TILES)
     monkeypatch.setattr(NumbaBackend, "fused_sweeps", noted)

@@ -12,6 +12,7 @@ from heatsolve.linear.krylov import ConjugateGradients, MultigridCG
 from heatsolve.linear.stationary import Sor, quotient
 from heatsolve.models.heat import equations as heat
 from heatsolve.models.heat.conduction import Conduction, Volumes
+from heatsolve.models.heat.solver import make_method
 from heatsolve.parallel.decomposition import block_of_rank
 from heatsolve.runner import run
 from heatsolve.stencil.language import copy, term_of
@@ -76,6 +77,22 @@ def test_methods_agree(problem, tmp_path):
         fields[method] = result.fields["temperature"]
     for method, field in fields.items():
         assert np.abs(field - fields["cg"]).max() < 1e-8, method
+
+
+@pytest.mark.parametrize("method", ["cg", "mgcg", "jacobi", "sor", "chebyshev"])
+def test_a_method_for_another_step_compiles_nothing_anew(method):
+    """As a march whose steps have ever new lengths makes one for each of them."""
+    solver = f"method = '{method}'"
+    case = parse(case_text("cells = [17, 12]", "vgvr", "1", solver), "case")
+    problem = Conduction(case, NumpyBackend())
+    known = []
+    for _ in range(3):
+        system = problem.system(problem.backend.to_device(problem.source(0.0)))
+        made = make_method(case, system, problem.temperature)
+        for step in range(2):
+            made.step(step, None)
+        known.append(len(problem.backend._compiled))
+    assert known[0] == known[1] == known[2]
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)

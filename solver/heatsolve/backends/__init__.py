@@ -59,6 +59,32 @@ class PointSweep(NamedTuple):
     arguments: tuple[Any, ...]
 
 
+class SweepSequence(NamedTuple):
+    """Sweeps in turn, each from the result of the sweep before: see `Backend.fused_sweeps`.
+
+    Sweep n is u_{n+1}[p] = point(p, u_n, *stages[n]) at the points p of `region`, with u_0 = u; the
+    stages differ in numbers only. Outside the region every u_n keeps the values of u, but along an
+    axis in `wraps` (a bool for each axis) u_n is periodic: with m points, index 0 is the image of
+    index m, and index m + 1 the image of index 1. changes[n], an Accumulator or None, takes the
+    norm of u_{n+1} - u_n (the sum of its squares, or its largest magnitude).
+    """
+
+    point: Point
+    u: Any
+    region: Region
+    stages: Sequence[Sequence[Any]]
+    wraps: tuple[bool, ...]
+    changes: Sequence[Accumulator | None]
+
+    def described(self) -> tuple[Any, ...]:
+        """The properties of u and of the arguments on which compiled code depends."""
+        return tuple([describe(a) for a in (self.u, *self.stages[0])])
+
+    def up_to(self, count: int) -> "SweepSequence":
+        """The first `count` sweeps."""
+        return self._replace(stages=self.stages[:count], changes=self.changes[:count])
+
+
 class Prepared(NamedTuple):
     """Compiled sweeps, and the bytes of full arrays that they move for each point."""
 
@@ -427,7 +453,9 @@ class Backend(ABC):
         key = (point, described, kinds, in_place, len(region), progress.gated, narrow, wraps)
         known = self._compiled.get(key)
         if known is None:
-            known = self._compiled[key] = self._prepare(*key)
+            more = self.precision, len(region), progress.gated
+            signature = Signature(described, kinds, in_place, *more, narrow=narrow, wraps=wraps)
+            known = self._compiled[key] = self._prepare(point, signature)
         run, converts, bytes_moved = known
         targets = []
         for output, kind in zip(outputs, kinds, strict=True):
@@ -469,25 +497,13 @@ class Backend(ABC):
             for slab in without(region, shared):
                 self.sweep(point, out, slab, *arguments)
 
-    def _prepare(
-        self,
-        point: Point,
-        described: Any,
-        kinds: Any,
-        in_place: Any,
-        axes: int,
-        gated: bool,
-        narrow: tuple[str, ...],
-        wraps: tuple[bool, ...],
-    ) -> Prepared:
-        signature = Signature(
-            described, kinds, in_place, self.precision, axes, gated, narrow=narrow, wraps=wraps
-        )
+    def _prepare(self, point: Point, signature: Signature) -> Prepared:
+        """A compiled sweep. Raises ValueError where an output is also read at a shift."""
         tape = signature.tape(point)
-        if any(tape.read_at_a_shift(number) for number in in_place if number is not None):
+        if any(tape.read_at_a_shift(number) for number in signature.in_place if number is not None):
             raise ValueError(f"{point.__name__} reads its output at a shift")
         run = self._compile(point, signature, tape)
-        return Prepared(run, self._converts(described), signature.bytes_moved(tape))
+        return Prepared(run, self._converts(signature.arguments), signature.bytes_moved(tape))
 
     def _converts(self, described: Sequence[Any]) -> Converts:
         """Conversions of numbers to the types of a compiled sweep; None for arrays."""
@@ -605,52 +621,36 @@ class Backend(ABC):
 
     # ---- several sweeps in one pass through memory: optional, the same bits ----------------------
 
-    def most_fused(
-        self,
-        point: Point,
-        u: Any,
-        region: Region,
-        stages: Sequence[Sequence[Any]],
-        wraps: Sequence[bool],
-        changes: Sequence[Accumulator | None],
-    ) -> int:
+    def most_fused(self, sweeps: SweepSequence) -> int:
         """The number of these sweeps that are worth fusing in one pass; 1 if a pass gains nothing.
 
-        The arguments are those of `fused_sweeps`. The number changes no bits of any result.
+        The result changes no bits.
         """
         return 1
 
-    def fused_sweeps(
-        self,
-        point: Point,
-        new: Any,
-        u: Any,
-        region: Region,
-        stages: Sequence[Sequence[Any]],
-        wraps: Sequence[bool],
-        changes: Sequence[Accumulator | None],
-        counted: Region,
-    ) -> None:
+    def fused_sweeps(self, sweeps: SweepSequence, new: Any, counted: Region) -> None:
         """new = the result of several sweeps, each from the result of the sweep before; u is kept.
 
-        Sweep n is point(p, u_n, *stages[n]) at the points p of `region`; the stages differ in
-        numbers only. Outside the region every u_n keeps the values of u, but along an axis in
-        `wraps` (a bool for each axis) u_n is periodic: index 0 is the image of index n, and index
-        n + 1 that of index 1. The ghosts of u are up to date; `new` is written inside the region
-        only. changes[n], an Accumulator or None, takes the norm of u_{n+1} - u_n (the sum of its
-        squares, or its largest magnitude) over the region `counted`. Called for 2 to `most_fused`
-        sweeps. Raises ValueError when `new` is also read or is too small, and on a machine that
-        makes one sweep at a time.
+        The ghosts of u are up to date; `new` is written inside the region only. Norms of changes
+        are taken over the region `counted`. Called for 2 to `most_fused` sweeps. Raises ValueError
+        when `new` is also read or is too small, and on a machine that makes one sweep at a time.
         """
+        point, u, region, stages, wraps, changes = sweeps
         if any(high <= low for low, high in region):
             return
-        demand_apart(point, new, region, (u, *stages[0]))
-        described = tuple([describe(a) for a in (u, *stages[0])])
+        demand_apart(sweeps, new)
         kinds = tuple([None if change is None else change.kind for change in changes])
-        key = (point, described, kinds, tuple(wraps), self.gated)
+        described = sweeps.described()
+        key = (point, described, kinds, wraps, self.gated)
         known = self._compiled.get(key)
         if known is None:
-            known = self._compiled[key] = self._prepare_fused(*key)
+            signature = self._signature(described, len(wraps), self.gated)
+            tape = signature.tape(point)
+            run = self._compile_fused(point, signature, tape, wraps, kinds)
+            if run is None:
+                raise ValueError(f"{self.name} makes one sweep at a time")
+            converts = self._converts(described[1:])
+            known = self._compiled[key] = Prepared(run, converts, signature.bytes_moved(tape))
         run, converts, bytes_moved = known
         args = [converted(stage, converts) for stage in stages]
         registers = [None if change is None else change.register for change in changes]
@@ -658,20 +658,17 @@ class Backend(ABC):
         points = math.prod([high - low for low, high in region])
         self.count(points * len(stages), points * bytes_moved)
 
-    def _analysed(
-        self,
-        find: Callable[[Tape, Signature], Any],
-        point: Point,
-        u: Any,
-        stages: Sequence[Sequence[Any]],
-    ) -> Any:
+    def _signature(self, described: Any, axes: int, gated: bool = False) -> Signature:
+        """The signature of sweeps of a pass."""
+        return Signature(described, ("array",), (None,), self.precision, axes, gated)
+
+    def _analysed(self, find: Callable[..., Any], sweeps: SweepSequence, *more: Any) -> Any:
         """The result of `find` for a sweep, found once for each kind of sweep; for `most_fused`."""
-        described = tuple([describe(a) for a in (u, *stages[0])])
-        key = find, point, described
+        described = sweeps.described()
+        key = find, sweeps.point, described
         if key not in self._compiled:
-            axes = len(u.shape)
-            signature = Signature(described, ("array",), (None,), self.precision, axes)
-            self._compiled[key] = find(signature.tape(point), signature)
+            signature = self._signature(described, len(sweeps.region))
+            self._compiled[key] = find(signature.tape(sweeps.point), signature, *more)
         return self._compiled[key]
 
     def cycle_leg(self, leg: CycleLeg) -> Callable[[Any, Any], None] | None:
@@ -682,18 +679,6 @@ class Backend(ABC):
         (0 for `from_zero`). Without sweeps there is nothing to write, and `new` is u.
         """
         return None
-
-    def _prepare_fused(
-        self, point: Point, described: Any, kinds: Any, wraps: tuple[bool, ...], gated: bool
-    ) -> Prepared:
-        axes = len(wraps)
-        signature = Signature(described, ("array",), (None,), self.precision, axes, gated)
-        tape = signature.tape(point)
-        run = self._compile_fused(point, signature, tape, wraps, kinds)
-        if run is None:
-            raise ValueError(f"{self.name} makes one sweep at a time")
-        converts = self._converts(described[1:])
-        return Prepared(run, converts, signature.bytes_moved(tape))
 
     def _compile_fused(
         self,
@@ -711,13 +696,13 @@ class Backend(ABC):
         return None
 
 
-def demand_apart(point: Point, new: Any, region: Region, arguments: Sequence[Any]) -> None:
+def demand_apart(sweeps: SweepSequence, new: Any) -> None:
     """Raise ValueError where fused sweeps would read the array `new`, or `new` is too small."""
-    for (_, high), extent in zip(region, new.shape, strict=True):
+    for (_, high), extent in zip(sweeps.region, new.shape, strict=True):
         if high > extent:
-            raise ValueError(f"region {region} does not fit an output of {new.shape}")
-    if place_of(new, arguments) is not None:
-        raise ValueError(f"{point.__name__}: a fused sweep does not write what it reads")
+            raise ValueError(f"region {sweeps.region} does not fit an output of {new.shape}")
+    if place_of(new, (sweeps.u, *sweeps.stages[0])) is not None:
+        raise ValueError(f"{sweeps.point.__name__}: a fused sweep does not write what it reads")
 
 
 def converted(arguments: Sequence[Any], converts: Converts) -> list[Any]:

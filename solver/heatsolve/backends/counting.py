@@ -16,13 +16,13 @@ import numpy as np
 
 from heatsolve.backends import (
     MOST_FUSED,
-    Accumulator,
     ArrayLibrary,
     Backend,
     CycleLeg,
     FusedSweeps,
     Region,
     Signature,
+    SweepSequence,
 )
 from heatsolve.backends.host.numpy import CONDITIONS, NumpyBackend, plan, slabs
 from heatsolve.stencil.language import Point
@@ -175,23 +175,13 @@ class CountingBackend(NumpyBackend):
             self._compiled[key] = True
             self.tally.take(math.prod(extents) * (1 if condition else self.dtype.itemsize))
 
-    def replayed(
-        self, work: Callable[[], None], gated: bool = True, continues: bool = False
-    ) -> Callable[[], None]:
-        return work
+    replayed = Backend.replayed
 
-    def most_fused(
-        self,
-        point: Point,
-        u: Any,
-        region: Region,
-        stages: Sequence[Sequence[Any]],
-        wraps: Sequence[bool],
-        changes: Sequence[Accumulator | None],
-    ) -> int:
-        real = Counted([round(extent * self._stretch) for extent in u.shape], u.dtype)
-        stretched = tuple((low, round(high * self._stretch)) for low, high in region)
-        return self.machine.most_fused(point, real, stretched, stages, wraps, changes)
+    def most_fused(self, sweeps: SweepSequence) -> int:
+        u, stretch = sweeps.u, self._stretch
+        real = Counted([round(extent * stretch) for extent in u.shape], u.dtype)
+        region = tuple((low, round(high * stretch)) for low, high in sweeps.region)
+        return self.machine.most_fused(sweeps._replace(u=real, region=region))
 
     def _compile_fused(
         self,

@@ -72,9 +72,7 @@ def make(
         return CupyBackend(precision, device)
     if name == "cuda":
         if simulating():
-            from heatsolve.backends.gpu.numba_cuda import SimulatedBackend
-
-            return SimulatedBackend(precision)
+            raise InputError("the cuda backend needs a compiler: unset NUMBA_ENABLE_CUDASIM")
         from heatsolve.backends.gpu.numba_cuda import CudaBackend
 
         return CudaBackend(precision, device)
@@ -116,7 +114,7 @@ def choose(
 
 
 def simulating() -> bool:
-    """Whether Numba runs kernels of the cuda backend in its simulator."""
+    """Whether Numba's CUDA is its simulator, which compiles nothing."""
     return os.environ.get("NUMBA_ENABLE_CUDASIM", "0") == "1"
 
 

@@ -259,12 +259,10 @@ class Fourier(Method):
         self.restart()
         self._from_zero = not self.needs_start
 
-    def solution(self, steps: int) -> Any:
-        return self.u
-
     def _solve(self, x: Any) -> Any:
         """A^-1 x for an array x of all unknowns, without ghosts; x is overwritten."""
-        transforms, walls = self._transforms, self._between_walls()
+        transforms = self._transforms
+        walls = [(axis, modes) for axis, modes in enumerate(self._modes) if not modes.periodic]
         for axis, modes in walls:
             x = transforms.real(x, modes.transform, modes.kind, axis)
         if self._periodic:
@@ -285,9 +283,6 @@ class Fourier(Method):
         parts = self._library.lend(x.view(self.system.backend.dtype))
         args = (parts, self._share, *self._lines)
         self.system.backend.sweep(divided, parts, whole(parts.shape), *args)
-
-    def _between_walls(self) -> list[tuple[int, Modes]]:
-        return [(axis, modes) for axis, modes in enumerate(self._modes) if not modes.periodic]
 
     def _eigenvalues(self) -> list[Any]:
         """The eigenvalues along each axis, whose sums are A's; the first adds the capacity."""

@@ -254,14 +254,11 @@ def iterate(
     method: Method,
     criterion: Criterion,
     watcher: Watcher,
-    controller: Controller | None = None,
-    resumed: Saved | None = None,
     expected: int = 0,
     following: Following | None = None,
 ) -> Outcome:
     """Iterate as `iterating` does, without a pause."""
-    args = controller, resumed, expected, following
-    return finished(iterating(method, criterion, watcher, *args))
+    return finished(iterating(method, criterion, watcher, expected=expected, following=following))
 
 
 def iterating(
@@ -313,7 +310,7 @@ def iterating(
     pause, reason, asked = -1, "", None
     while True:
         if done >= pause or (asked is not None and asked.hurried):
-            asked = yield Iterate(done, back * test.norm, method.solution(done), back)
+            asked = yield Iterate(done, back * test.state.norm, method.solution(done), back)
             pause, reason = (sys.maxsize, "") if asked is None else (asked.number, asked.stop)
         if test.state.ending or reason or done >= criterion.limit:
             break
@@ -336,7 +333,7 @@ def iterating(
         if work is not None:
             work()
         done = queue.evaluate(checks, test, ledger())
-        watcher.progress(done, test.norm)
+        watcher.progress(done, test.state.norm)
         short = clock.perf_counter() - began < LONGEST_QUEUE
         # All devices must queue the same work where they exchange ghosts in their own queues.
         if ahead < backend.lookahead and all(ranks.gather(short)):

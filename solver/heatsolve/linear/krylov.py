@@ -1,15 +1,15 @@
 """Conjugate gradients, preconditioned with the diagonal of A or with a multigrid cycle."""
 
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from heatsolve.backends import Accumulator
 from heatsolve.linear.multigrid.cycle import Correction
 from heatsolve.linear.multigrid.smoothers import smoother_of
 from heatsolve.linear.stationary import quotient
-from heatsolve.linear.system import Method, System
-from heatsolve.stencil.language import copy, term_of
+from heatsolve.linear.system import Method, System, share_of
+from heatsolve.stencil.language import Point, copy, term_of
 
 
 class ConjugateGradients(Method):
@@ -44,35 +44,9 @@ class ConjugateGradients(Method):
         self._begin_again(0)
 
     def _prepare(self) -> None:
-        residual = self.system.residual
         divided, self._scale = quotient(self.system)
-        axes = self.system.grid.dimension
-
-        def first(at, u, b, scale, *more):
-            """r, z = p and the term of <r, z>."""
-            ratios, coefficients = more[:axes], more[axes:]
-            r = residual(at, u, b, *coefficients)
-            z = divided(r, at, scale, *coefficients)
-            return r, z, weighted_product(r, z, at, ratios)
-
-        def apply(at, p, zero, *more):
-            """A p and the term of <p, A p>."""
-            ratios, coefficients = more[:axes], more[axes:]
-            ap = -residual(at, p, zero, *coefficients)
-            return ap, weighted_product(p[at], ap, at, ratios)
-
-        def advance(at, u, r, p, ap, alpha, scale, *more):
-            """u, r, and the term of <r, z>."""
-            ratios, coefficients = more[:axes], more[axes:]
-            new = r[at] - alpha[at] * ap[at]
-            z = divided(new, at, scale, *coefficients)
-            return u[at] + alpha[at] * p[at], new, weighted_product(new, z, at, ratios)
-
-        def turn(at, p, r, beta, scale, *coefficients):
-            """z + beta p."""
-            return divided(r[at], at, scale, *coefficients) + beta[at] * p[at]
-
-        self._first, self._apply, self._advance, self._turn = first, apply, advance, turn
+        points = points_of(self.system.residual, divided)
+        self._first, self._apply, self._advance, self._turn = points
 
     def step(self, number: int, change: Accumulator | None) -> None:
         system, key = self.system, (number % 2, self._begins)
@@ -161,9 +135,6 @@ class ConjugateGradients(Method):
         )  # fmt: skip
         self._keep_product(number + 1, self._rz)
 
-    def solution(self, steps: int) -> Any:
-        return self.u
-
     def memory(self, steps: int) -> dict[str, Any]:
         return {"u": self.u, "r": self._r, "p": self._p}
 
@@ -213,12 +184,38 @@ class MultigridCG(ConjugateGradients):
         self.system.backend.sweep(_moved, (self.u, self._r), interior, *arrays, self._alpha)
 
 
-def weighted_product(a, b, at, ratios):
-    """a b times the point's share of a full cell: a term of <a, b>."""
-    product = a * b
-    for ratio in ratios:
-        product = product / ratio[at]
-    return product
+@cache
+def points_of(residual: Point, divided: Point) -> tuple[Point, Point, Point, Point]:
+    """The point functions of `ConjugateGradients`: first, apply, advance, turn.
+
+    Cached, because a backend identifies a compiled sweep by its function.
+    """
+
+    def first(at, u, b, scale, *more):
+        """r, z = p and the term of <r, z>."""
+        ratios, coefficients = more[: len(at)], more[len(at) :]
+        r = residual(at, u, b, *coefficients)
+        z = divided(r, at, scale, *coefficients)
+        return r, z, share_of(r * z, at, ratios)
+
+    def apply(at, p, zero, *more):
+        """A p and the term of <p, A p>."""
+        ratios, coefficients = more[: len(at)], more[len(at) :]
+        ap = -residual(at, p, zero, *coefficients)
+        return ap, share_of(p[at] * ap, at, ratios)
+
+    def advance(at, u, r, p, ap, alpha, scale, *more):
+        """u, r, and the term of <r, z>."""
+        ratios, coefficients = more[: len(at)], more[len(at) :]
+        new = r[at] - alpha[at] * ap[at]
+        z = divided(new, at, scale, *coefficients)
+        return u[at] + alpha[at] * p[at], new, share_of(new * z, at, ratios)
+
+    def turn(at, p, r, beta, scale, *coefficients):
+        """z + beta p."""
+        return divided(r[at], at, scale, *coefficients) + beta[at] * p[at]
+
+    return first, apply, advance, turn
 
 
 def _moved_by(at, p, alpha):
@@ -242,4 +239,4 @@ def _redirected(at, p, z, beta):
 
 def _product(at, r, z, *ratios):
     """The term of <r, z>."""
-    return weighted_product(r[at], z[at], at, ratios)
+    return share_of(r[at] * z[at], at, ratios)

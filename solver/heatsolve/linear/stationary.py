@@ -35,14 +35,8 @@ class Jacobi(Pairwise):
         arguments: Sequence[Any] = (),
     ):
         super().__init__(system, u)
-        residual = system.residual
         divided, scale = quotient(system, weight)
-
-        def jacobi(at, u, b, scale, *coefficients):
-            r = residual(at, u, b, *coefficients)
-            return u[at] + divided(r, at, scale, *coefficients)
-
-        self.point = update or jacobi
+        self.point = update or jacobi_of(system.residual, divided)
         self.args = tuple(arguments) if update else (system.b, scale, *system.coefficients)
         self.longest = system.longest_pass(self.point, u, self.args)
         # After a period u is in the same array again, and an exchange of ghosts is due.
@@ -87,16 +81,8 @@ class Sor(Pairwise):
             rho = 1.0 - system.spectrum()[0]
             omega = 2.0 / (1.0 + math.sqrt(1.0 - rho * rho))
         self.omega = omega
-        residual = system.residual
         divided, self._scale = quotient(system, omega)
-
-        def one_colour(at, u, b, scale, colour, *more):
-            signs, coefficients = more[: len(at)], more[len(at) :]
-            r = residual(at, u, b, *coefficients)
-            value = u[at] + divided(r, at, scale, *coefficients)
-            return of_colour(value, u[at], at, colour, signs)
-
-        self._point = one_colour
+        self._point = one_colour_of(system.residual, divided)
         self._signs = signs(system.grid, system.backend)
 
     def step(self, number: int, change: Accumulator | None) -> None:
@@ -128,14 +114,8 @@ class Chebyshev(Pairwise):
         low, high = system.spectrum()
         self._mu2 = ((high - low) / (high + low)) ** 2
         self._omegas = [1.0]
-        residual = system.residual
         divided, self._scale = quotient(system, 2.0 / (low + high))
-
-        def chebyshev(at, u, previous, b, omega, scale, *coefficients):
-            step = divided(residual(at, u, b, *coefficients), at, scale, *coefficients)
-            return omega * (u[at] + step - previous[at]) + previous[at]
-
-        self._point = chebyshev
+        self._point = chebyshev_of(system.residual, divided)
 
     def step(self, number: int, change: Accumulator | None) -> None:
         old, new = self.solution(number), self.solution(number + 1)
@@ -154,6 +134,44 @@ class Chebyshev(Pairwise):
             divisor = 2.0 if len(self._omegas) == 1 else 4.0
             self._omegas.append(1.0 / (1.0 - self._mu2 * last / divisor))
         return self._omegas[number]
+
+
+# ---- point functions: cached, because a backend identifies a compiled sweep by its function ------
+
+
+@cache
+def jacobi_of(residual: Point, divided: Point) -> Point:
+    """u + weight D^-1 (b - A u)."""
+
+    def jacobi(at, u, b, scale, *coefficients):
+        r = residual(at, u, b, *coefficients)
+        return u[at] + divided(r, at, scale, *coefficients)
+
+    return jacobi
+
+
+@cache
+def one_colour_of(residual: Point, divided: Point) -> Point:
+    """u + omega D^-1 (b - A u) at the points of one colour, u at the points of the other."""
+
+    def one_colour(at, u, b, scale, colour, *more):
+        signs, coefficients = more[: len(at)], more[len(at) :]
+        r = residual(at, u, b, *coefficients)
+        value = u[at] + divided(r, at, scale, *coefficients)
+        return of_colour(value, u[at], at, colour, signs)
+
+    return one_colour
+
+
+@cache
+def chebyshev_of(residual: Point, divided: Point) -> Point:
+    """omega (u + weight D^-1 (b - A u) - u_previous) + u_previous."""
+
+    def chebyshev(at, u, previous, b, omega, scale, *coefficients):
+        step = divided(residual(at, u, b, *coefficients), at, scale, *coefficients)
+        return omega * (u[at] + step - previous[at]) + previous[at]
+
+    return chebyshev
 
 
 # ---- division by the diagonal: a multiplication where the inverse costs no memory traffic --------

@@ -327,11 +327,6 @@ class ConvergenceTest:
         self.state = IterationState()
         self.history: dict[str, list[float]] = {"iteration": [], "residual": []}
 
-    @property
-    def norm(self) -> float:
-        """The norm at the last check."""
-        return self.state.norm
-
     def begin(self) -> None:
         """Examine the initial residual, where a residual is monitored."""
         if self._criterion.total is not None:

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from heatsolve.backends import MOST_RESIDENT, Accumulator, Backend
+from heatsolve.backends import MOST_RESIDENT, Accumulator, Backend, SweepSequence
 from heatsolve.parallel.halo import Halo
 from heatsolve.stencil.grid import Axis, Grid
-from heatsolve.stencil.language import Point, copy, evaluate, fill, magnitude, term, term_of
+from heatsolve.stencil.language import ONE, Point, copy, evaluate, magnitude, term, term_of
 
 INVERSE_ITERATIONS = 100
 ENOUGH = 1e-3
@@ -97,7 +97,9 @@ class Sweeps:
         """
         halo, grid = self.halo, self.grid
         since_exchange = number % halo.depth
-        most = self._most(point, u, stages, changes, number)
+        region = halo.around(since_exchange)
+        sweeps = SweepSequence(point, u, region, stages, halo.wraps, changes)
+        most = self._most(sweeps, number)
         if most == 1:
             self.update(point, new, u, *stages[0], change=changes[0], number=number, along=along)
             return 1
@@ -106,8 +108,7 @@ class Sweeps:
             halo.exchange(u, *along)
         else:
             halo.wrap(u)
-        region, args = halo.around(since_exchange), (stages[:most], halo.wraps, changes[:most])
-        self.backend.fused_sweeps(point, new, u, region, *args, grid.interior)
+        self.backend.fused_sweeps(sweeps.up_to(most), new, grid.interior)
         return most
 
     def longest_pass(self, point: Point, u: Any, arguments: Sequence[Any]) -> int:
@@ -116,19 +117,17 @@ class Sweeps:
         It is the same on all processes, although some blocks could take longer passes: the
         iterations at which norms are checked and states are saved depend on it.
         """
-        stages = [arguments] * MOST_RESIDENT
-        own = self._most(point, u, stages, [None] * MOST_RESIDENT, 0)
-        return min(self.halo.ranks.gather(own))
+        halo, stages, unlooked = self.halo, [arguments] * MOST_RESIDENT, [None] * MOST_RESIDENT
+        sweeps = SweepSequence(point, u, halo.around(0), stages, halo.wraps, unlooked)
+        return min(halo.ranks.gather(self._most(sweeps, 0)))
 
-    def _most(self, point: Point, u: Any, stages: Any, changes: Any, number: int) -> int:
+    def _most(self, sweeps: SweepSequence, number: int) -> int:
         """The number of these updates that one pass makes; it is odd."""
-        halo = self.halo
-        most = _odd(int(min(len(stages), MOST_RESIDENT, halo.sweeps_left(number))))
+        left = self.halo.sweeps_left(number)
+        most = _odd(int(min(len(sweeps.stages), MOST_RESIDENT, left)))
         if most == 1:
             return 1
-        region = halo.around(number % halo.depth)
-        args = (stages[:most], halo.wraps, changes[:most])
-        return _odd(min(most, self.backend.most_fused(point, u, region, *args)))
+        return _odd(min(most, self.backend.most_fused(sweeps.up_to(most))))
 
     def reduce(self, kind: str, point: Point, u: Any, *arguments: Any) -> float:
         """The sum, or largest magnitude, of point(p, u, *arguments) over all unknowns."""
@@ -212,15 +211,11 @@ class System(Sweeps):
 
     def remove_mean(self, u: Any) -> None:
         """Subtract the volume-weighted mean of all unknowns."""
-        ratios = self.coefficients.ratios
-        volume = self.backend.accumulator("sum")
-        one = self.backend.zeros((1,) * self.grid.dimension)
-        self.backend.sweep(fill, one, tuple((0, 1) for _ in self.grid.axes), 1.0)
-        # No exchange: no neighbour is read, and `one` has no ghosts to fill.
-        self.backend.sweep(weighted, volume, self.grid.interior, one, *ratios)
-        total = self.backend.reduce("sum", weighted, self.grid.interior, u, *ratios)
-        mean = total / volume.value
-        self.backend.sweep(lowered, u, self.grid.interior, u, mean)
+        interior, ratios = self.grid.interior, self.coefficients.ratios
+        total, volume = (
+            self.backend.reduce("sum", weighted, interior, array, *ratios) for array in (u, ONE)
+        )
+        self.backend.sweep(lowered, u, interior, u, total / volume)
 
     def spectrum(self) -> tuple[float, float]:
         """Bounds of the eigenvalues of D^-1 A: `lowest` over the largest diagonal element, and 2.
@@ -262,12 +257,16 @@ def with_norm_of_change(point: Point, out: Any, change: Accumulator | None) -> t
     return with_change(point, change.kind), (out, change)
 
 
-def weighted(at, u, *ratios):
-    """u times the point's share of a full cell."""
-    value = u[at]
+def share_of(value, at, ratios):
+    """A value times the point's share of a full cell."""
     for ratio in ratios:
         value = value / ratio[at]
     return value
+
+
+def weighted(at, u, *ratios):
+    """u times the point's share of a full cell."""
+    return share_of(u[at], at, ratios)
 
 
 def weighted_magnitude(at, u, *ratios):
@@ -425,9 +424,9 @@ class Method(ABC):
             number += self.advance(number, [None] * min(self.longest, until - number))
         return number
 
-    @abstractmethod
     def solution(self, steps: int) -> Any:
         """The array that holds u after this number of steps."""
+        return self.u
 
     def memory(self, steps: int) -> dict[str, Any]:
         """The arrays that step `steps` reads; a checkpoint holds them."""

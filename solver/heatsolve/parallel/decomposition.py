@@ -24,22 +24,16 @@ def process_grid(grid: Grid, size: int, wanted: Sequence[int] | None = None) -> 
         if any(p > n for p, n in zip(dims, counts, strict=True)):
             raise InputError(f"parallel.ranks: {list(wanted)} leaves processes without unknowns")
         return dims
-    if size > math.prod(counts):
-        raise InputError(_too_many(size, counts))
     fitting = [
         dims
         for dims in factorisations(size, grid.dimension)
         if all(p <= n for p, n in zip(dims, counts, strict=True))
     ]
     if not fitting:
-        raise InputError(_too_many(size, counts))
+        unknowns = " x ".join(map(str, reversed(counts)))
+        raise InputError(f"{size} processes are too many for {unknowns} unknowns")
     periodic = [axis.periodic for axis in grid.axes]
     return min(fitting, key=lambda dims: (surface(counts, dims, periodic), [-p for p in dims]))
-
-
-def _too_many(size: int, counts: Sequence[int]) -> str:
-    unknowns = " x ".join(map(str, reversed(counts)))
-    return f"{size} processes are too many for {unknowns} unknowns"
 
 
 def factorisations(number: int, factors: int) -> Iterator[tuple[int, ...]]:

@@ -22,7 +22,7 @@ import numpy as np
 from heatsolve.backends import Backend, Message, Region
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.parallel.transport import Peer, Transport
-from heatsolve.stencil.grid import Grid, whole
+from heatsolve.stencil.grid import Grid, whole, without
 from heatsolve.stencil.language import shifted
 
 
@@ -44,7 +44,7 @@ class Halo:
     ):
         self.grid, self.ranks, self.depth = grid, ranks or Ranks(), depth
         self.dims = dims = tuple(dims or (1,) * grid.dimension)
-        self._backend, self.transport = backend, transport or Transport(self.ranks)
+        self.backend, self.transport = backend, transport or Transport(self.ranks)
         layers = (depth, depth)
         exchanges = [
             self._exchange_of(axis, grid.ghost(axis, 0), layers)
@@ -57,8 +57,8 @@ class Halo:
         dependent = {each.axis: each.present for each in self._exchanges} if any(others) else {}
         self.inner, self.rim = inner_and_rim(grid.interior, dependent)
         facing = {e.axis: e.present for e in self._exchanges if isinstance(e, Neighbours)}
-        self._margins = [margin(grid.interior, facing, width) for width in range(depth)]
         self._widened = [widened(grid.interior, facing, width) for width in range(depth)]
+        self._margins = [tuple(without(around, grid.interior)) for around in self._widened]
         own = [each.axis for each in self._exchanges if isinstance(each, PeriodicWrap)]
         self.wraps = tuple(axis in own for axis in range(grid.dimension))
         """For each axis, whether its ghosts come from the other end of the same array."""
@@ -72,16 +72,10 @@ class Halo:
     ) -> "PeriodicWrap | Neighbours | None":
         """The exchange along one axis, over `around` along all other axes; None: there is none."""
         if self.dims[axis] > 1:
-            return self._neighbours(self.grid, axis, around, layers)
+            return Neighbours(self, self.grid, axis, around, layers)
         if self.grid.axes[axis].periodic:
-            return PeriodicWrap(self.grid, self._backend, axis, around)
+            return PeriodicWrap(self.grid, self.backend, axis, around)
         return None
-
-    def _neighbours(
-        self, grid: Grid, axis: int, around: Region, layers: tuple[int, int]
-    ) -> "Neighbours":
-        args = (self.ranks.rank, self.dims, axis, around, layers, self.transport)
-        return Neighbours(grid, self._backend, *args)
 
     def along(
         self, axis: int, shape: Sequence[int], layers: tuple[int, int]
@@ -102,14 +96,14 @@ class Halo:
             return _nothing
         axes = list(self.grid.axes)
         axes[axis] = replace(axes[axis], margin=(1, 1))
-        return self._neighbours(Grid(tuple(axes)), axis, whole(shape), (2, 2)).exchange
+        return Neighbours(self, Grid(tuple(axes)), axis, whole(shape), (2, 2)).exchange
 
     def of(self, grid: Grid, backend: Backend | None = None, layers: int = 1) -> "Halo":
         """The exchange of `layers` by the same processes, for their blocks of another grid.
 
         The `backend` may have another precision.
         """
-        machine = backend or self._backend
+        machine = backend or self.backend
         return Halo(grid, machine, self.ranks, self.dims, layers, self.transport)
 
     def start(self, *arrays: Any) -> None:
@@ -120,11 +114,11 @@ class Halo:
 
     def _wrap_all(self, arrays: Sequence[Any]) -> bool:
         """Fill all ghosts in any order, if the backend gains by it and no other block owns any."""
-        if not (self._ends and self._backend.joins(self._beyond)):
+        if not (self._ends and self.backend.joins(self._beyond)):
             return False
         for array in arrays:
             for region, distances in self._ends:
-                self._backend.sweep(shifted, array, region, array, *distances)
+                self.backend.sweep(shifted, array, region, array, *distances)
         return True
 
     def finish(self, *arrays: Any) -> None:
@@ -186,29 +180,12 @@ def inner_and_rim(
     interior: Region, dependent: dict[int, tuple[bool, bool]]
 ) -> tuple[Region, tuple[Region, ...]]:
     """The unknowns that read no ghost of a dependent end, and all other unknowns, in slabs."""
-    inner, rim = list(interior), []
+    inner = list(interior)
     for axis, sides in dependent.items():
         low, high = inner[axis]
-        cut = (min(low + sides[0], high), max(high - sides[1], min(low + sides[0], high)))
-        for slab in ((low, cut[0]), (cut[1], high)):
-            if slab[0] < slab[1]:
-                rim.append((*inner[:axis], slab, *inner[axis + 1 :]))
-        inner[axis] = cut
-    return tuple(inner), tuple(rim)
-
-
-def margin(
-    interior: Region, facing: dict[int, tuple[bool, bool]], width: int
-) -> tuple[Region, ...]:
-    """The points up to `width` layers beyond the interior on the sides that face other blocks."""
-    around, slabs = interior, []
-    for axis, sides in facing.items() if width else ():
-        low, high = around[axis]
-        for present, slab in zip(sides, ((low - width, low), (high, high + width)), strict=True):
-            if present:
-                slabs.append((*around[:axis], slab, *around[axis + 1 :]))
-        around = widened(around, {axis: sides}, width)
-    return tuple(slabs)
+        first = min(low + sides[0], high)
+        inner[axis] = first, max(high - sides[1], first)
+    return tuple(inner), tuple(without(interior, tuple(inner)))
 
 
 def widened(interior: Region, facing: dict[int, tuple[bool, bool]], width: int) -> Region:
@@ -268,27 +245,18 @@ class PeriodicWrap:
 class Neighbours:
     """A divided axis: the processes below and above, by messages of layers."""
 
-    def __init__(
-        self,
-        grid: Grid,
-        backend: Backend,
-        rank: int,
-        dims: tuple[int, ...],
-        axis: int,
-        around: Region,
-        layers: tuple[int, int],
-        transport: Transport,
-    ):
-        self.axis, self._backend, self._transport = axis, backend, transport
+    def __init__(self, halo: Halo, grid: Grid, axis: int, around: Region, layers: tuple[int, int]):
+        """`grid`: that of the halo, or its block with another margin."""
+        self.axis, self._backend, self._transport = axis, halo.backend, halo.transport
         self._sides = []
         # Layers across the slowest axis lie together in memory.
         self._goes_as_it_is = (
-            not transport.packs and axis == 0 and around[1:] == whole(grid.shape[1:])
+            not self._transport.packs and axis == 0 and around[1:] == whole(grid.shape[1:])
         )
         # Sweeps between start and finish may write to all layers but the outermost, so several
         # layers are packed.
         self._packs = not self._goes_as_it_is or layers != (1, 1)
-        place = np.unravel_index(rank, dims)
+        dims, place = halo.dims, np.unravel_index(halo.ranks.rank, halo.dims)
         for side, step in enumerate((-1, 1)):
             other = list(place)
             other[axis] += step

@@ -114,30 +114,18 @@ OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.NotEq: np.not_equal,
 }
 
-# Name: (function, fewest arguments, most arguments).
-FUNCTIONS: dict[str, tuple[Callable[..., Any], int, float]] = {
-    "sin": (np.sin, 1, 1),
-    "cos": (np.cos, 1, 1),
-    "tan": (np.tan, 1, 1),
-    "asin": (np.arcsin, 1, 1),
-    "acos": (np.arccos, 1, 1),
-    "atan": (np.arctan, 1, 1),
-    "atan2": (np.arctan2, 2, 2),
-    "sinh": (np.sinh, 1, 1),
-    "cosh": (np.cosh, 1, 1),
-    "tanh": (np.tanh, 1, 1),
-    "exp": (np.exp, 1, 1),
-    "log": (np.log, 1, 1),
-    "log10": (np.log10, 1, 1),
-    "sqrt": (np.sqrt, 1, 1),
-    "abs": (np.absolute, 1, 1),
+OF_SEVERAL: dict[str, tuple[Callable[..., Any], int, float]] = {
+    "atan2": (np.atan2, 2, 2),
     "min": (_min, 2, math.inf),
     "max": (_max, 2, math.inf),
-    "floor": (np.floor, 1, 1),
-    "ceil": (np.ceil, 1, 1),
-    "sign": (np.sign, 1, 1),
     "where": (_where, 3, 3),
 }
+NAMES = (
+    "sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "exp", "log",
+    "log10", "sqrt", "abs", "min", "max", "floor", "ceil", "sign", "where",
+)  # fmt: skip
+FUNCTIONS = {name: OF_SEVERAL.get(name) or (getattr(np, name), 1, 1) for name in NAMES}
+"""By name: the function, the fewest and the most arguments."""
 
 OTHER_LANGUAGES = {
     "&&": "write and",

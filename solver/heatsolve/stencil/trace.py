@@ -322,19 +322,15 @@ class Signature:
         """The precision of an array, by its name in generated code."""
         return "float32" if name in self.narrow else self.precision
 
-    def _moved(self, tape: Tape) -> list[str]:
+    def arrays_moved(self, tape: Tape) -> list[str]:
         """The full arrays that one sweep reads or writes."""
         read = {number for number, _ in tape.loads() if not any(self.arguments[number])}
         written = [f"o{n}" for n, kind in enumerate(self.outputs) if kind == "array"]
         return [*[f"a{number}" for number in read], *written]
 
-    def arrays_moved(self, tape: Tape) -> int:
-        """How many full arrays one sweep moves through memory, read plus written."""
-        return len(self._moved(tape))
-
     def bytes_moved(self, tape: Tape) -> int:
         """How many bytes of full arrays one sweep moves through memory for each point."""
-        return sum(BYTES_OF[self.real_of(name)] for name in self._moved(tape))
+        return sum(BYTES_OF[self.real_of(name)] for name in self.arrays_moved(tape))
 
 
 def place_of(output: Any, arguments: Sequence[Any]) -> int | None:

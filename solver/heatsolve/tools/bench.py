@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from heatsolve.backends import Accumulator, Backend
+from heatsolve.backends import Accumulator, Backend, SweepSequence
 from heatsolve.backends.registry import choose, gpu_name, make, processor
 from heatsolve.case.load import load_shipped, parse
 from heatsolve.control.controller import State
@@ -130,14 +130,14 @@ def blocked(name: str, bench: Bench, shape: Sequence[int]) -> Iterator[Row]:
     point, args = MEANS[len(shape)]
     walls = (False,) * len(shape)
     unlooked: list[Accumulator | None] = [None] * MOST_SWEEPS
-    most = machine.most_fused(point, u, region, [args] * MOST_SWEEPS, walls, unlooked)
-    depth = most - (most + 1) % 2  # an odd number, as in Jacobi's method
+    sweeps = SweepSequence(point, u, region, [args] * MOST_SWEEPS, walls, unlooked)
+    most = machine.most_fused(sweeps)
+    depth = most - (most + 1) % 2  # an odd number, as the method of Jacobi makes them
     if depth < 3:
         return
-    stages, changes = [args] * depth, unlooked[:depth]
 
     def one_pass() -> None:
-        machine.fused_sweeps(point, v, u, region, stages, walls, changes, region)
+        machine.fused_sweeps(sweeps.up_to(depth), v, region)
 
     seconds = seconds_of(one_pass, machine) / depth
     note = f"{depth} sweeps a pass"

@@ -5,7 +5,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property, partial, wraps
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from heatsolve.backends import (
     Message,
     Region,
     Signature,
+    SweepSequence,
     converted,
     demand_apart,
     digest,
@@ -63,7 +64,7 @@ from heatsolve.backends.gpu.resident import (
     sweeps_at_once,
 )
 from heatsolve.stencil.language import Point
-from heatsolve.stencil.trace import Tape, describe
+from heatsolve.stencil.trace import Tape
 
 BEYOND = MOST_RESIDENT
 """The most checks that a queue's last fused sweeps may add beyond the checks asked for."""
@@ -103,11 +104,8 @@ class DeviceBackend(Backend):
     """The limits of the device."""
     link: Link | None = None
     """The link between the devices of all processes, if one works."""
-    _state: Any
     _gate: Any
-    _rows: Any
-    _kinds: list[str]
-    _work: list[tuple[int, int]]
+    _ahead: Any
 
     @abstractmethod
     def integers(self, count: int) -> Any:
@@ -129,36 +127,23 @@ class DeviceBackend(Backend):
         """Queue the kernel of a check."""
         numbers = self.integer(copies), self.integer(kind == "sum"), np.float64(limit)
         at = self.integer(self._continues_at)
-        self._check(ONE_BLOCK, (register, *numbers, self._gate, self._rows, self._ahead, at))
+        self._of_checks("check")(
+            ONE_BLOCK, (register, *numbers, self._gate, self._rows, self._ahead, at)
+        )
 
     def _queue_checks(self, first: Any, count: int, kind: str, limit: float) -> None:
         """Queue the kernels that check a series of registers, which a cluster has filled."""
         copies, gate = self.integer(LARGEST_CLUSTER), self._gate
-        self._merge_series(
-            replace(ONE_BLOCK, grid=(count, 1, 1)), (first, copies, gate, self._rows)
-        )
+        blocks = replace(ONE_BLOCK, grid=(count, 1, 1))
+        self._of_checks("merge_series")(blocks, (first, copies, gate, self._rows))
         numbers = self.integer(count), self.integer(kind == "sum"), np.float64(limit)
-        self._judge(ONE_BLOCK, (*numbers, gate, self._rows))
+        self._of_checks("judge")(ONE_BLOCK, (*numbers, gate, self._rows))
 
-    @cached_property
-    def _merge(self) -> Compiled:
-        return self.compiled(check_source(), "merge")
-
-    @cached_property
-    def _merge_series(self) -> Compiled:
-        return self.compiled(check_source(), "merge_series")
-
-    @cached_property
-    def _judge(self) -> Compiled:
-        return self.compiled(check_source(), "judge")
-
-    @cached_property
-    def _check(self) -> Compiled:
-        return self.compiled(check_source(), "check")
-
-    @cached_property
-    def _quotient(self) -> Compiled:
-        return self.compiled(check_source(), "quotient")
+    def _of_checks(self, name: str) -> Compiled:
+        """A kernel of `check.cuh`."""
+        if name not in self._check_kernels:
+            self._check_kernels[name] = self.compiled(check_source(), name)
+        return self._check_kernels[name]
 
     @abstractmethod
     def pinned(self, shape: Sequence[int], dtype: Any = None) -> np.ndarray:
@@ -275,63 +260,39 @@ class DeviceBackend(Backend):
 
         return queue
 
-    def most_fused(
-        self,
-        point: Point,
-        u: Any,
-        region: Region,
-        stages: Sequence[Sequence[Any]],
-        wraps: Sequence[bool],
-        changes: Sequence[Accumulator | None],
-    ) -> int:
-        if not self.limits.has_fused_sweeps or max(u.shape) > LARGEST:
+    def most_fused(self, sweeps: SweepSequence) -> int:
+        stages, changes = sweeps.stages, sweeps.changes
+        if not self.limits.has_fused_sweeps or max(sweeps.u.shape) > LARGEST:
             return 1
-        if len(stages) >= FEWEST_SWEEPS and self._cluster(point, u, region, stages) is not None:
+        if len(stages) >= FEWEST_SWEEPS and self._cluster(sweeps) is not None:
             count = sweeps_at_once(stages, changes)
             if count >= FEWEST_SWEEPS:
                 return count
-        most = self._analysed(self._deepest, point, u, stages)
-        most = min(most, len(stages))
+        most = min(self._analysed(deepest, sweeps, self.limits), len(stages))
         if sum(change is not None for change in changes[:most]) > 2:
             most = min(most, MOST_WITH_NORMS)
         # An exact sum costs as much as many sweeps: it pays only in the last fused sweep.
         sums_at = [n for n, change in enumerate(changes) if change and change.kind == "sum"]
         return min([most, *[n + 1 for n in sums_at]])
 
-    @cached_property
-    def _deepest(self) -> Callable[[Tape, Signature], int]:
-        return partial(deepest, limits=self.limits)
-
-    def _cluster(
-        self, point: Point, u: Any, region: Region, stages: Sequence[Sequence[Any]]
-    ) -> Cluster | None:
+    def _cluster(self, sweeps: SweepSequence) -> Cluster | None:
         """The cluster that keeps the field of these sweeps on the chip; None if no cluster can."""
-        if not self._analysed(reads_neighbours, point, u, stages):
+        if not self._analysed(reads_neighbours, sweeps):
             return None
-        return cluster_of(region, tuple(u.shape), self.dtype.itemsize, self.limits)
+        shape = tuple(sweeps.u.shape)
+        return cluster_of(sweeps.region, shape, self.dtype.itemsize, self.limits)
 
-    def fused_sweeps(
-        self,
-        point: Point,
-        new: Any,
-        u: Any,
-        region: Region,
-        stages: Sequence[Sequence[Any]],
-        wraps: Sequence[bool],
-        changes: Sequence[Accumulator | None],
-        counted: Region,
-    ) -> None:
+    def fused_sweeps(self, sweeps: SweepSequence, new: Any, counted: Region) -> None:
+        point, u, region, stages, wraps, changes = sweeps
         many = len(stages) >= FEWEST_SWEEPS and sweeps_at_once(stages, changes) == len(stages)
-        if not many or self._cluster(point, u, region, stages) is None:
-            sweeps = point, new, u, region, stages, wraps, changes, counted
-            Backend.fused_sweeps(self, *sweeps)
+        if not many or (cluster := self._cluster(sweeps)) is None:
+            Backend.fused_sweeps(self, sweeps, new, counted)
             return
-        demand_apart(point, new, region, (u, *stages[0]))
-        described = tuple([describe(a) for a in (u, *stages[0])])
+        demand_apart(sweeps, new)
         kind = None if changes[-1] is None else changes[-1].kind
-        key = (point, described, kind, tuple(wraps), self.gated, region, tuple(u.shape))
+        key = (point, sweeps.described(), kind, wraps, self.gated, cluster, region, tuple(u.shape))
         if key not in self._compiled:
-            self._compiled[key] = self._prepare_resident(*key)
+            self._compiled[key] = self._prepare_resident(sweeps, kind, cluster)
         queue, launch, converts, bytes_moved = self._compiled[key]
         first = first_norm(changes)
         registers = [change.register for change in changes[first : first + 1] if change]
@@ -341,23 +302,15 @@ class DeviceBackend(Backend):
         self.count(points * len(stages), points * bytes_moved)
 
     def _prepare_resident(
-        self,
-        point: Point,
-        described: Any,
-        kind: str | None,
-        wraps: tuple[bool, ...],
-        gated: bool,
-        region: Region,
-        shape: tuple[int, ...],
+        self, sweeps: SweepSequence, kind: str | None, cluster: Cluster
     ) -> tuple[Any, Any, Any, int]:
         """The kernel of resident sweeps, its launch, its arguments' conversions, bytes a point."""
-        signature = Signature(described, ("array",), (None,), self.precision, len(wraps), gated)
-        tape = signature.tape(point)
-        cluster = cluster_of(region, shape, self.dtype.itemsize, self.limits)
-        assert cluster is not None
+        described, wraps = sweeps.described(), sweeps.wraps
+        signature = self._signature(described, len(wraps), self.gated)
+        tape = signature.tape(sweeps.point)
         work = FusedSweeps(tape, signature, (), (kind,), wraps, 1)
         queue = self.c_kernel(source_of(work, cluster), cluster.bytes_shared)
-        launch = partial(launch_of, cluster, region, shape)
+        launch = partial(launch_of, cluster, sweeps.region, tuple(sweeps.u.shape))
         return queue, launch, self._converts(described[1:]), signature.bytes_moved(tape)
 
     def _compile_fused(
@@ -461,19 +414,19 @@ class DeviceBackend(Backend):
 
     def message(self, shape: Sequence[int], direct: bool = False) -> Message:
         array = self.zeros(shape)
-        if direct:
-            return DirectMessage(array, array, self)
-        return StagedMessage(array, self.pinned(shape), self)
+        return DeviceMessage(array, array if direct else self.pinned(shape), self)
 
     def _make_gate(self) -> None:
         self._c_kernels: dict[tuple[str, int], Compiled] = {}
+        self._check_kernels: dict[str, Compiled] = {}
         self._letters: dict[int, np.ndarray] = {}
         rows = (self.lookahead + BEYOND) * sums.WIDTH
         self._state = self.integers(3 + rows)
         self._gate, self._open = self.part(self._state, (2,)), self.integers(1)
         self._ahead, self._continues_at = self.part(self._state, (1,), 2), 0
         self._rows = self.part(self._state, (rows,), 3)
-        self._kinds = []
+        self._kinds: list[str] = []
+        self._work: list[tuple[int, int]] = []
         self._copied = self.pinned((3 + rows,), np.int64)
 
     def new_register(self) -> Any:
@@ -560,7 +513,7 @@ class DeviceBackend(Backend):
         if self.link is None:
             return register, SPREAD
         args = register, self.integer(SPREAD), gate, self._own_row
-        self.enqueue(partial(self._merge, ONE_BLOCK, args))
+        self.enqueue(partial(self._of_checks("merge"), ONE_BLOCK, args))
         self.link.gather(self._own_row, self._all_rows)
         return self._all_rows, self.link.size
 
@@ -572,7 +525,8 @@ class DeviceBackend(Backend):
         gate = self._gate if self.gated else self._open
         register, copies = (self._open, 0) if total is None else self._of_all(total, gate)
         numbers = map(self.integer, (copies, number, above, below, self.precision == "float32"))
-        self.enqueue(partial(self._quotient, ONE_BLOCK, (register, *numbers, gate, kept, out)))
+        args = register, *numbers, gate, kept, out
+        self.enqueue(partial(self._of_checks("quotient"), ONE_BLOCK, args))
 
     def posted_ledger(self) -> Callable[[], list[float]]:
         if self.lookahead == 1:
@@ -635,30 +589,21 @@ class DeviceScalars(sums.Scalars):
         self._device.sync()
 
 
-class StagedMessage(Message):
-    """A message through pinned memory of the host, for any MPI."""
+class DeviceMessage(Message):
+    """A message of a device: MPI reads and writes the array itself, or pinned memory beside it."""
 
-    def __init__(self, array: Any, buffer: np.ndarray, backend: "DeviceBackend"):
+    def __init__(self, array: Any, buffer: Any, backend: DeviceBackend):
         super().__init__(array, buffer)
-        self._backend = backend
+        self._backend, self._staged = backend, buffer is not array
 
     def to_buffer(self) -> None:
-        self._backend.queue_to_host(self.buffer, self.array)
+        if self._staged:
+            self._backend.queue_to_host(self.buffer, self.array)
         self._backend.sync()
 
     def from_buffer(self) -> None:
-        self._backend.queue_to_device(self.array, self.buffer)
-
-
-class DirectMessage(Message):
-    """A message that MPI reads from, and writes to, the memory of the device."""
-
-    def __init__(self, array: Any, buffer: Any, backend: "DeviceBackend"):
-        super().__init__(array, buffer)
-        self._backend = backend
-
-    def to_buffer(self) -> None:
-        self._backend.sync()
+        if self._staged:
+            self._backend.queue_to_device(self.array, self.buffer)
 
 
 class CupyLibrary(ArrayLibrary):

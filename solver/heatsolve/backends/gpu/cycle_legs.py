@@ -322,7 +322,7 @@ def kernels_of(backend: "DeviceBackend", leg: CycleLeg, gated: bool) -> LegKerne
     points = math.prod(high - low for low, high in leg.region)
     # The kernels read and write the field; one coarse array is read or written, too.
     arrays = sum(
-        work.signature.arrays_moved(work.tape) - work.from_zero - (work.sweeps == 0)
+        len(work.signature.arrays_moved(work.tape)) - work.from_zero - (work.sweeps == 0)
         for work in works
     )
     coarse = 0 if leg.coarse is None else math.prod(leg.coarse_shape)

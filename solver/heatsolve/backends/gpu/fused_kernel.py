@@ -83,15 +83,6 @@ class FusedSweeps:
         """Whether an argument has the same value at all points far from walls."""
         return self.margin is not None and number > 1
 
-    def is_recomputed(self, number: int) -> bool:
-        """Whether a uniform argument is computed anew near walls, where no cache holds it."""
-        return self.is_uniform(number) and number == INVERSE and self.inverse is not None
-
-    @property
-    def made_of(self) -> range:
-        """The numbers of the arguments that the inverse takes."""
-        return range(INVERSE + 1, len(self.signature.arguments))
-
     @property
     def sweeps(self) -> int:
         return len(self.norms)
@@ -254,6 +245,9 @@ def place_of(constant: tuple[bool, ...], indices: Sequence[str]) -> str:
     return " + ".join(terms)
 
 
+NOWHERE = Layout((), (), (), "", {}, {})
+
+
 class Reads:
     """The loads of a point function, as statements before its call, and its arguments.
 
@@ -264,10 +258,10 @@ class Reads:
     """
 
     def __init__(
-        self, work: FusedSweeps, tape: Tape, numbers: Sequence[int], layout: Layout,
+        self, work: FusedSweeps, tape: Tape, numbers: Sequence[int], layout: Layout | None = None,
         letter: str = "l", far: bool = False,
     ):  # fmt: skip
-        self._work, self._layout, self._far = work, layout, far
+        self._work, self._layout, self._far = work, layout or NOWHERE, far
         self.lines: list[str] = []
         self.rows: list[str] = []
         self.args: list[str] = []
@@ -297,7 +291,8 @@ class Reads:
         if not varying:
             self.lines.append(f"const real {name} = {array}[0];")
             return name
-        if self._work.is_recomputed(number) and not any(constant):
+        remade = number == INVERSE and self._work.inverse is not None  # it lies in no cache there
+        if remade and self._work.is_uniform(number) and not any(constant):
             return self._beside_walls(-1, name, number, self._made_anew(name))
         if len(varying) > 1:
             value = f"{array}[{place_of(constant, indices)}]"
@@ -329,7 +324,7 @@ class Reads:
         """The inverse of the diagonal: at the ends for each row or plane, elsewhere only once."""
         work, layout = self._work, self._layout
         assert work.inverse is not None
-        args = work, work.inverse, work.made_of, layout
+        args = work, work.inverse, work.own[INVERSE + 1 :], layout
         made, beside = Reads(*args, f"{name}_"), Reads(*args, f"{name}s_", True)
         self.rows += made.rows
         extents = "".join(f"[{count}]" for _, count in layout.loops)

@@ -168,7 +168,10 @@ def connect_nccl(backend: "DeviceBackend", ranks: Any) -> tuple[Nccl | None, str
         reason, communicator = introduced(met.library, ranks)
         if reason:
             return None, reason
-        _COMMUNICATORS[met.key] = lasting(communicator)
+        # Nothing destroys a communicator, not even the end of Python: NCCL would wait for all
+        # graphs that hold its transfers, and forever for a graph that outlives it.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(communicator))
+        _COMMUNICATORS[met.key] = communicator
     return Nccl(backend, met.library, _COMMUNICATORS[met.key], ranks.size), ""
 
 
@@ -187,13 +190,3 @@ def introduced(nccl: Any, ranks: Any) -> tuple[str, Any]:
     except Exception as error:
         reason = first_line(error)
     return next(filter(None, ranks.gather(reason)), ""), communicator
-
-
-def lasting(communicator: Any) -> Any:
-    """The same communicator, which nothing destroys, not even the end of Python.
-
-    When NCCL destroys a communicator, it waits for all graphs that hold its transfers, and forever
-    for a graph that outlives the communicator.
-    """
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(communicator))
-    return communicator

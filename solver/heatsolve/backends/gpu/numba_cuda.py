@@ -17,12 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from heatsolve.backends import Accumulator, ArrayLibrary, Region, Signature, digest, kept
-from heatsolve.backends import exact_sums as sums
+from heatsolve.backends import ArrayLibrary, Signature, digest, kept
 from heatsolve.backends.compilation import compiling
 from heatsolve.backends.gpu.backend import CupyLibrary, DeviceBackend, queued
 from heatsolve.backends.gpu.device import (
-    CARDS,
     NON_PORTABLE_CLUSTER,
     PORTABLE_CLUSTER,
     limits_of,
@@ -36,9 +34,8 @@ from heatsolve.backends.gpu.emit import (
 )
 from heatsolve.backends.gpu.launch import Compiled, Launch, shape_of
 from heatsolve.backends.gpu.links import PRIORITY
-from heatsolve.backends.host import HostBackend
 from heatsolve.errors import InputError
-from heatsolve.stencil.language import INDEX_NAMES, Point
+from heatsolve.stencil.language import INDEX_NAMES
 from heatsolve.stencil.trace import INTEGER, Tape
 
 # ---- sweeps in Python for Numba-CUDA -------------------------------------------------------------
@@ -499,104 +496,3 @@ class CudaBackend(DeviceBackend):
         # The driver destroys a graph only after a launch that is under way.
         weakref.finalize(play, driver.cuGraphExecDestroy, executable).atexit = False
         return play
-
-
-class SimulatedBackend(DeviceBackend, HostBackend):
-    """The cuda backend on Numba's CUDA simulator: kernels run as Python, on arrays of the host.
-
-    A thread takes about a millisecond. There are no fused sweeps, no graphs and no compiler of
-    CUDA C; the host does all work that is not a kernel of Numba-CUDA.
-    """
-
-    name = "cuda"
-    limits = replace(CARDS["P100"], processors=1)
-
-    def __init__(self, precision: str = "float64"):
-        super().__init__(precision)
-        self._make_gate()
-
-    def integers(self, count: int) -> np.ndarray:
-        return np.zeros(count, np.int64)
-
-    def pinned(self, shape: Sequence[int], dtype: Any = None) -> np.ndarray:
-        return np.zeros(shape, dtype or self.dtype)
-
-    def mark(self) -> Callable[[], None]:
-        return self.sync
-
-    def zero(self, array: np.ndarray) -> None:
-        array[...] = 0
-
-    def queue_to_host(self, host: np.ndarray, array: np.ndarray) -> None:
-        np.copyto(host, array)
-
-    def queue_to_device(self, array: np.ndarray, host: np.ndarray) -> None:
-        np.copyto(array, host)
-
-    def library(self) -> ArrayLibrary:
-        raise InputError("FFTs on the cuda backend need a GPU: the simulator has none")
-
-    continues = False
-
-    def replayed(
-        self, work: Callable[[], None], gated: bool = True, continues: bool = False
-    ) -> Callable[[], None]:
-        return work
-
-    def _compile(self, point: Point, signature: Signature, tape: Tape) -> Any:
-        """A sweep that writes the terms of a reduction to an array; the host adds them up."""
-        kinds = signature.outputs
-        run = super()._compile(point, replace(signature, outputs=("array",) * len(kinds)), tape)
-
-        def reducing(region: Region, targets: Sequence[Any], arguments: Sequence[Any]) -> None:
-            shape = [high for _, high in region]
-            outputs = [
-                target if kind == "array" else self.zeros(shape)
-                for kind, target in zip(kinds, targets, strict=True)
-            ]
-            run(region, outputs, arguments)
-            for kind, terms, register in zip(kinds, outputs, targets, strict=True):
-                if kind != "array":
-                    add = sums.add_block if kind == "sum" else sums.add_largest
-                    add(terms.astype(np.float64), register[: sums.WIDTH])
-
-        return reducing
-
-    def _kernel(self, name: str, signature: Signature, tape: Tape) -> Compiled:
-        from numba import cuda
-        from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
-
-        kernel = cuda.jit(kernel_function(python_source(signature, tape)))
-
-        def queue(launch: Launch, args: tuple[Any, ...]) -> None:
-            flat = [FakeCUDAArray(a.reshape(-1)) if isinstance(a, np.ndarray) else a for a in args]
-            kernel[launch.grid, launch.block](*flat)
-
-        return queue
-
-    def _queue_check(self, register: np.ndarray, copies: int, kind: str, limit: float) -> None:
-        closed, passed = self._gate
-        if closed:
-            return
-        merged = self.read_register(register)
-        self._rows.reshape(-1, sums.WIDTH)[passed] = merged
-        register[:] = 0
-        self._gate[:] = not sums.VALUE_OF[kind](merged) > limit, passed + 1
-
-    def queue_quotient(
-        self, total: Accumulator | None, number: int, above: int, below: int, kept: Any, out: Any
-    ) -> None:
-        if self.gated and self._gate[0]:
-            return
-        values = kept.view(np.float64)
-        if total is not None:
-            values[number] = total.take()
-        out[...] = sums.quotient(values[above], values[below])
-
-    def _unknown(self, *args: Any, **named: Any) -> Any:
-        raise NotImplementedError("the simulator has neither CUDA C nor graphs nor streams")
-
-    def stored(self, values: np.ndarray) -> np.ndarray:
-        return values.copy()
-
-    address = captured = aside = rejoin = _nvrtc = _loaded = _unknown

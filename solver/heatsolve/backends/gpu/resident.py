@@ -13,7 +13,14 @@ from typing import Any
 
 from heatsolve.backends import Accumulator, Region
 from heatsolve.backends.gpu.device import Limits
-from heatsolve.backends.gpu.fused_kernel import NORMS, FusedSweeps, assembled, place_of
+from heatsolve.backends.gpu.fused_kernel import (
+    NORMS,
+    FusedSweeps,
+    Reads,
+    Shift,
+    assembled,
+    place_of,
+)
 from heatsolve.backends.gpu.launch import Launch
 
 FEWEST_SWEEPS = 9
@@ -82,7 +89,7 @@ def first_norm(changes: Sequence[Accumulator | None]) -> int:
 @cache
 def source_of(work: FusedSweeps, cluster: Cluster) -> str:
     """CUDA C of the kernel `sweeps`."""
-    reads = Reads(work)
+    reads = RegisterReads(work, work.tape, work.own)
     defines = {
         "CLUSTER": cluster.blocks, "THREADS": cluster.threads, "OWN": cluster.points,
         "NORM": NORMS.get(f"{work.norms[0]}_NORM".upper(), 0),
@@ -90,7 +97,7 @@ def source_of(work: FusedSweeps, cluster: Cluster) -> str:
     }  # fmt: skip
     pieces = {
         "PREPARE": reads.lines,
-        "PREPARE_POINT": reads.of_point,
+        "PREPARE_POINT": reads.rows,
         "POINT_ARGUMENTS": ", ".join(reads.args),
     }
     return assembled("resident.cuh", work, defines, pieces)
@@ -102,36 +109,25 @@ def in_space(values: Sequence[Any], middle: Any) -> tuple[Any, ...]:
     return (first, *([middle] if len(others) == 1 else []), *others)
 
 
-class Reads:
+class RegisterReads(Reads):
     """The operands of a point function: the field in shared memory, all other arrays in registers.
 
-    The statements `lines` come before all points, the statements `of_point` before each point.
+    `rows` come before each point.
     """
 
-    def __init__(self, work: FusedSweeps):
-        self.lines: list[str] = []
-        self.of_point: list[str] = []
-        self.args: list[str] = []
-        indices = ("i", "k") if work.signature.dimension == 2 else ("i", "j", "k")
-        for place, operation in enumerate(work.tape.operations):
-            if operation.name == "scalar":
-                self.args.append(f"a{operation.operands[0]}")
-            elif operation.name == "load":
-                number, subscript = operation.operands
-                shift = [distance for distance, _ in subscript]
-                if number == 0:
-                    i, j, k = in_space(shift, 0)
-                    self.args.append(f"field[{i} * plane + {j} * line + {k}]")
-                    continue
-                constant = work.signature.arguments[number]
-                at = place_of(constant, [f"{n} + {d}" for n, d in zip(indices, shift, strict=True)])
-                if not at:
-                    self.lines.append(f"const real l{place} = a{number}[0];")
-                    self.args.append(f"l{place}")
-                    continue
-                self.lines.append(f"real l{place}[OWN];")
-                self.of_point.append(f"l{place}[n] = a{number}[{at}];")
-                self.args.append(f"l{place}[n]")
+    def _element(self, name: str, number: int, shift: Shift) -> str:
+        if number == 0:
+            i, j, k = in_space(shift, 0)
+            return f"field[{i} * plane + {j} * line + {k}]"
+        constant = self._work.signature.arguments[number]
+        indices = ("i", "k") if len(constant) == 2 else ("i", "j", "k")
+        at = place_of(constant, [f"{n} + {d}" for n, d in zip(indices, shift, strict=True)])
+        if not at:
+            self.lines.append(f"const real {name} = a{number}[0];")
+            return name
+        self.lines.append(f"real {name}[OWN];")
+        self.rows.append(f"{name}[n] = a{number}[{at}];")
+        return f"{name}[n]"
 
 
 def launch_of(

@@ -20,7 +20,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import numba
 from numba.core import event
 
-from heatsolve.backends import MOST_FUSED, Accumulator, ArrayLibrary, Region, Signature
+from heatsolve.backends import MOST_FUSED, ArrayLibrary, Region, Signature, SweepSequence
 from heatsolve.backends import exact_sums as sums
 from heatsolve.backends.compilation import WATCH, digest
 from heatsolve.backends.host import HostBackend
@@ -104,21 +104,13 @@ class NumbaBackend(HostBackend):
             numba.set_num_threads(self.threads)
             self._threads_set = True
 
-    def most_fused(
-        self,
-        point: Point,
-        u: Any,
-        region: Region,
-        stages: Sequence[Sequence[Any]],
-        wraps: Sequence[bool],
-        changes: Sequence[Accumulator | None],
-    ) -> int:
-        if u.nbytes <= self.tiling.worth:
+    def most_fused(self, sweeps: SweepSequence) -> int:
+        if sweeps.u.nbytes <= self.tiling.worth:
             return 1
-        reach = self._analysed(_reach, point, u, stages)
-        extents = [high - low for low, high in region]
-        most = min(len(stages), MOST_FUSED)
-        return 1 if reach is None else self.tiling.levels(extents, reach, wraps, most)
+        reach = self._analysed(_reach, sweeps)
+        extents = [high - low for low, high in sweeps.region]
+        most = min(len(sweeps.stages), MOST_FUSED)
+        return 1 if reach is None else self.tiling.levels(extents, reach, sweeps.wraps, most)
 
     def _compile_fused(
         self,

@@ -245,18 +245,15 @@ class AxisCoarsening:
     @cached_property
     def restriction_weights(self) -> tuple[np.ndarray, ...]:
         """The weights of the points 2q - 2 ... 2q + 1 in the coarse point q, in restriction."""
-        return self._over_sizes(self._taken(*self.weights))
+        sizes = 2.0 * self.coarse.sizes
+        sizes[[0, -1]] = 1.0
+        return tuple(volume / sizes for volume in self._taken(*self.weights))
 
     @cached_property
     def mean_weights(self) -> tuple[np.ndarray, ...]:
         """The weights for means of given quantities: a coarse cell consists of fine cells."""
         by_volumes = self if self._on_nodes else replace(self, linear=False)
         return by_volumes.restriction_weights
-
-    def _over_sizes(self, taken: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
-        sizes = 2.0 * self.coarse.sizes
-        sizes[[0, -1]] = 1.0
-        return tuple(volume / sizes for volume in taken)
 
     def _taken(self, left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, ...]:
         """The volumes of the points 2q - 2 ... 2q + 1 in the coarse point q; 0 for ghosts."""

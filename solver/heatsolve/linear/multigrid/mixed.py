@@ -111,9 +111,6 @@ class Refinement(Method):
             self._choose_exponent(largest)
         return values
 
-    def solution(self, steps: int) -> Any:
-        return self.u
-
     def restart(self) -> None:
         self.scalars.clear()
         self._residual_of_step = None

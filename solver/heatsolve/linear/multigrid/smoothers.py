@@ -65,12 +65,6 @@ def red_black(dimension: int, sweeps: int, symmetric: bool) -> Smoother:
     return Smoother((red, black) * sweeps, after * sweeps)
 
 
-def in_space() -> Smoother:
-    """One sweep of Gauss-Seidel in 3D before a correction, and one after it."""
-    before, after = ((Sweep(1.0, red), Sweep(-1.0, black)) for red, black in IN_SPACE)
-    return Smoother(before, after)
-
-
 def chebyshev(dimension: int, sweeps: int) -> Smoother:
     """Jacobi's iteration, weighted with the inverse roots of a Chebyshev polynomial.
 
@@ -127,7 +121,7 @@ def smoother_of(
     if name == "chebyshev":
         return chebyshev(dimension, sweeps)
     if sweeps == 1 and dimension == 3 and not symmetric and not nested:
-        return in_space()
+        return Smoother(*[(Sweep(1.0, red), Sweep(-1.0, black)) for red, black in IN_SPACE])
     return red_black(dimension, sweeps, symmetric)
 
 
