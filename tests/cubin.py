@@ -28,6 +28,16 @@ def takes(code, name):
     return Takes(found[REGISTERS], shared, found.get(STACK, 0))
 
 
+OPERATIONS = {0x20: "mul", 0x21: "add", 0x23: "fma", 0x28: "mul", 0x29: "add", 0x2B: "fma"}
+"""Floating-point operations, single and double, by the last byte of an instruction (sm_70 on)."""
+
+
+def operations(code, name):
+    """The floating-point operations in the instructions of a kernel, of 16 bytes each."""
+    text = dict(read_sections(code))[f".text.{name}"][2]
+    return [OPERATIONS[text[at]] for at in range(0, len(text), 16) if text[at] in OPERATIONS]
+
+
 def read_sections(code):
     """Names of sections; their sizes, what their headers call info, and their bytes."""
     (begins,) = struct.unpack_from("<Q", code, 0x28)

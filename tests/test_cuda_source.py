@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from conformance import PRECISIONS, registry
+from cubin import operations
 
 from heatsolve.backends import Signature
 from heatsolve.backends.gpu import emit as cuda_c
@@ -181,6 +182,15 @@ def test_numba_cuda_compiles_for_every_capability(python, capability):
             pytest.skip(str(error))
         raise
     assert f".target sm_{capability[0]}{capability[1]}" in ptx
+
+
+@in_precisions
+def test_machine_code_of_numba_cuda_has_no_fused_multiply_add(python, precision):
+    entry = ENTRIES["2d-laplace"]
+    ptx = ptx_of(python, entry, entry.signature(precision))
+    made = operations(python.assembled(ptx, "sm_90"), "sweep")
+    assert made.count("mul") and made.count("add") == 2 * made.count("mul")
+    assert "fma" not in made
 
 
 @pytest.mark.parametrize("name", NARROW)
