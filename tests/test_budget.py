@@ -1,5 +1,6 @@
 """What a run needs, counted beforehand: memory, the work of an iteration or step, its time."""
 
+import math
 import os
 import re
 import subprocess
@@ -13,12 +14,14 @@ from typer.testing import CliRunner
 
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.backends.registry import make
-from heatsolve.budget import Budget, budget_of
+from heatsolve.budget import EXACT_ARRAYS, Budget, budget_of
 from heatsolve.case.load import load
+from heatsolve.case.sections import Exact
 from heatsolve.cli import app
 from heatsolve.errors import InputError
 from heatsolve.io.reader import read
 from heatsolve.models.base import make_model
+from heatsolve.models.grid import grid_of
 from heatsolve.runner import run
 from heatsolve.stencil.grid import make_grid, sampled
 from heatsolve.time.step_size import time_step_controller
@@ -102,6 +105,15 @@ def test_work_is_that_of_a_run(method, arrays, tmp_path):
     assert found.moved <= made["bytes_moved"] / 200 < 1.05 * found.moved
     assert 8 * (arrays - 1) * 64 * 64 <= found.moved <= 8 * arrays * 64 * 64
     assert 1 <= found.calls <= 3
+
+
+@pytest.mark.parametrize("name", ["taylor-green", "sine-source"])
+def test_exact_solutions_take_memory_of_the_host(name):
+    case = load(name)
+    without = case.altered(reference={"exact": Exact()})
+    machine = make("numpy")
+    more = budget_of(case, machine).host - budget_of(without, machine).host
+    assert more == 8 * EXACT_ARRAYS * math.prod(grid_of(case).shape)
 
 
 def test_large_arrays_are_not_made(monkeypatch):

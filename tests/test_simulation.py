@@ -17,7 +17,7 @@ import heatsolve
 from heatsolve import api
 from heatsolve.cli import app
 from heatsolve.errors import CaseError, Diverged, FileFailure, InputError
-from heatsolve.time.pause import Changed
+from heatsolve.time.pause import changes_of
 
 PLATE = {"grid.nodes": [17, 17]}
 FLOW = {"grid.cells": [12, 12], "time.end": 0.09}
@@ -502,7 +502,7 @@ def test_values_beside_data():
 @pytest.mark.parametrize("record", [3, [[1]], [["a", 0.0, []]], [[1, 0.0, [["k", 2]]]]])
 def test_changes_of_a_damaged_checkpoint(record):
     with pytest.raises(FileFailure, match="the checkpoint is damaged"):
-        Changed.of(record)
+        changes_of(record)
 
 
 def test_what_was_set_is_told():

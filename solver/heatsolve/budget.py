@@ -16,12 +16,13 @@ import numpy as np
 from heatsolve.backends import Backend
 from heatsolve.backends.registry import CountingBackend
 from heatsolve.case.case import Case
-from heatsolve.case.sections import IMPLICIT, Section
+from heatsolve.case.sections import IMPLICIT
 from heatsolve.errors import InputError, MachineFailure
 from heatsolve.linear.iterate import Queue
 from heatsolve.linear.stopping import Criterion
 from heatsolve.models.base import Model, Substep, dims_of, make_model
 from heatsolve.models.grid import grid_of
+from heatsolve.models.heat.case import coefficient_names
 from heatsolve.models.heat.solver import make_method, method_name
 from heatsolve.parallel.decomposition import largest_block
 from heatsolve.report import size
@@ -69,10 +70,9 @@ def budget_of(
 
     `time_steps` has the length and the number of the steps; by default a step has the length 1.
     """
-    changes: dict[str, Section] = {"parallel": case.parallel.model_copy(update={"ranks": "auto"})}
+    alone = case.altered(parallel={"ranks": "auto"})
     if case.time is not None and case.solver.iterations is None:
-        changes["solver"] = case.solver.model_copy(update={"iterations": 1})
-    alone = case.model_copy(update=changes)
+        alone = alone.altered(solver={"iterations": 1})
     block = _block(case, machine, processes)
     grid, stretch = Outline(block.axes), 1.0
     if grid.is_large and _fills_on_host(case):
@@ -118,14 +118,9 @@ def _fills_on_host(case: Case) -> bool:
 
     It does where the conductances along one axis also vary along all other axes.
     """
-    model, dimension = case.model, len(case.grid.counts)
-    if model.kind != "heat":
+    if case.model.kind != "heat":
         return bool(case.obstacles)
-    coefficients = [model.conductivity, model.density, model.specific_heat]
-    for _, _, condition in case.conditions():
-        coefficients += condition.kind.coefficients()
-    names = frozenset().union(*(each.names for each in coefficients))
-    return len(names) >= max(1, dimension - 1)
+    return len(coefficient_names(case)) >= max(1, len(case.grid.counts) - 1)
 
 
 def _moved(case: Case, grid: Grid) -> Case:
@@ -147,8 +142,8 @@ def _moved(case: Case, grid: Grid) -> Case:
     points = tuple(
         point.model_copy(update={"index": None, "position": middle}) for point in case.source.points
     )
-    source = case.source.model_copy(update={"point_sources": points})
-    return case.model_copy(update={"bodies": tuple(bodies), "source": source})
+    case = case.altered(source={"point_sources": points})
+    return case.model_copy(update={"bodies": tuple(bodies)})
 
 
 Work = tuple[float, float]

@@ -41,7 +41,7 @@ from heatsolve.report import Report, Shares, duration, shown, speed, together
 from heatsolve.stencil.language import copy, term_of
 from heatsolve.time import loop as march
 from heatsolve.time.integrals import Integrals
-from heatsolve.time.pause import Changed, Pause, Until, said_of
+from heatsolve.time.pause import Changed, Pause, Until, changes_of, said_of
 from heatsolve.time.schedule import Schedule
 from heatsolve.time.step_size import TimeStepController, time_step_controller
 
@@ -204,7 +204,7 @@ class Run:
         if projected and any(key.startswith("initial.velocity") for key, _ in case.data()):
             report.line("the velocities are projected: the march begins without divergence")
         if resumed is not None:
-            changes += Changed.of(resumed.record.get("changes", []))
+            changes += changes_of(resumed.record.get("changes", []))
         if time_steps is not None and changes:
             settings = [pair for changed in changes for pair in changed.settings]
             problem, time_steps = model_in_time(with_values(case, settings), problem, time_steps)
@@ -268,8 +268,7 @@ def model_in_time(
     Steps of constant length keep it. Raises InputError where this length is unstable now.
     """
     if not time_steps.follows:
-        time = case.march.model_copy(update={"step": time_steps.step})
-        case = case.model_copy(update={"time": time})
+        case = case.altered(time={"step": time_steps.step})
     machine, ranks = before.backend, before.ranks
     model = make_model(with_layers(case, machine, ranks), machine, ranks)
     return model, time_step_controller(model)
@@ -384,15 +383,13 @@ def with_layers(case: Case, machine: Backend, ranks: Ranks) -> Case:
     counts = [n + sum(axis.fixed) for n, axis in zip(extents, block.axes, strict=True)]
     along = zip(case.grid.lower, reversed(counts), reversed(block.axes), strict=True)
     ends = tuple(low + (axis.upper - low) * n / axis.points for low, n, axis in along)
-    of_block = {
-        "grid": case.grid.model_copy(
-            update={case.grid.kind: tuple(reversed(counts)), "upper": ends}
-        ),
-        "parallel": case.parallel.model_copy(update={"ranks": "auto"}),
-        "source": case.source.model_copy(update={"point_sources": ()}),
-    }
+    of_block = case.altered(
+        grid={case.grid.kind: tuple(reversed(counts)), "upper": ends},
+        parallel={"ranks": "auto"},
+        source={"point_sources": ()},
+    )
     try:
-        model = make_model(case.model_copy(update=of_block), machine)
+        model = make_model(of_block, machine)
         layers = min(most, MOST_FUSED, *ranks.gather(model.longest_pass()))
     except InputError:  # an expression has no value at a point of the block's grid
         return case
@@ -406,8 +403,7 @@ def with_layers(case: Case, machine: Backend, ranks: Ranks) -> Case:
         layers *= passes_between_exchanges(layers, most, math.prod(extents) // min(divided))
         if layers < in_step < layers + sweeps and in_step <= most:
             layers = in_step  # no second exchange for the rest of a step
-    parallel = case.parallel.model_copy(update={"halo": layers})
-    return case.model_copy(update={"parallel": parallel})
+    return case.altered(parallel={"halo": layers})
 
 
 def passes_between_exchanges(sweeps: int, most: int, points: int) -> int:
@@ -472,7 +468,7 @@ def controller_of(
         frames = {"frames": []} if case.model.steady else results.secure()
         record = state.record | {"case": case.recorded, "data": case.digests()} | frames
         if changes:
-            record["changes"] = [changed.record for changed in changes]
+            record["changes"] = list(changes)
         fields = {name: results.problem.own(array) for name, array in state.fields.items()}
         points = {n: results.problem.own_points(array) for n, array in state.points.items()}
         return store.save(replace(state, record=record, fields=fields, points=points))
@@ -663,9 +659,7 @@ def what_to_try(case: Case, outcome: Outcome) -> str:
         tries += [f"a larger time.tolerance (it is {march.tolerance:g})"]
         return f"try {' or '.join(tries)}"
     tries = []
-    best = method_name(
-        case.model_copy(update={"solver": solver.model_copy(update={"method": "auto"})})
-    )
+    best = method_name(case.altered(solver={"method": "auto"}))
     if solver.update is None and method_name(case) not in ("multigrid", "mgcg"):
         tries = [f'solver.method = "auto" (here: {best})']
     elif method_name(case) == "multigrid":

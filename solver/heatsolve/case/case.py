@@ -4,7 +4,7 @@ import math
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, PrivateAttr, create_model
 
@@ -142,6 +142,11 @@ class Case(Section):
     def digests(self) -> dict[str, str]:
         """The digests of the fields that are data, by their keys, in a run that has read them."""
         return {key: data.digest for key, data in self.data()}
+
+    def altered(self, **sections: Mapping[str, Any]) -> Self:
+        """The case with other values of keys in these sections, which are not validated."""
+        new = {name: getattr(self, name).model_copy(update=keys) for name, keys in sections.items()}
+        return self.model_copy(update=new)
 
     def named(self, name: str, text: str, origin: Origin | None) -> "Case":
         """The same case with a name, a text and an origin."""

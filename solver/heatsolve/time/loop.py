@@ -10,7 +10,7 @@ import numpy as np
 from heatsolve.case.case import Case
 from heatsolve.control.controller import CheckpointController, State, Stopped
 from heatsolve.errors import CaseError, Diverged, InputError, NotConverged
-from heatsolve.linear.iterate import Outcome, Watcher, finished, solving
+from heatsolve.linear.iterate import Outcome, Watcher, solving
 from heatsolve.linear.stopping import Criterion
 from heatsolve.linear.system import Method, System
 from heatsolve.models.base import Model, Stepper
@@ -26,16 +26,6 @@ FEWEST_CHECKS = 1000
 Pauses = Generator[Pause, Until | None, Outcome]
 """A run that pauses before its first iteration or step. At each pause the program sends the place
 of the next pause; None: go on to the end."""
-
-
-def steady(
-    problem: Model,
-    watcher: Watcher,
-    controller: CheckpointController | None = None,
-    resumed: State | None = None,
-) -> Outcome:
-    """Solve A u = b as `iterating` does, without a pause."""
-    return finished(iterating(problem, watcher, controller, resumed))
 
 
 def iterating(

@@ -3,9 +3,10 @@
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 
 from heatsolve.control.stop import StopRequest
 from heatsolve.errors import FileFailure, InputError
@@ -49,8 +50,7 @@ class Until:
         return f"every {self.schedule.seconds:g} s" if self.schedule.seconds else "all steps"
 
 
-@dataclass(frozen=True)
-class Changed:
+class Changed(NamedTuple):
     """Values that a program has set during a march, after a step."""
 
     number: int
@@ -61,21 +61,13 @@ class Changed:
         said = ", ".join(f"{key} = {value}" for key, value in self.settings)
         return f"after step {self.number} (t = {self.time:g}): {said}"
 
-    @property
-    def record(self) -> list[Any]:
-        """The change as a checkpoint holds it."""
-        return [self.number, self.time, [list(pair) for pair in self.settings]]
 
-    @classmethod
-    def of(cls, record: Any) -> list["Changed"]:
-        """The changes in a checkpoint's record. Raises FileFailure where it is damaged."""
-        try:
-            made = [cls(int(n), float(t), tuple((k, v) for k, v in s)) for n, t, s in record]
-            if not all(isinstance(word, str) for c in made for pair in c.settings for word in pair):
-                raise TypeError
-        except (TypeError, ValueError):
-            raise FileFailure("the checkpoint is damaged: its changes are none") from None
-        return made
+def changes_of(record: Any) -> list[Changed]:
+    """The changes in a checkpoint's record. Raises FileFailure where it is damaged."""
+    try:
+        return TypeAdapter(list[Changed]).validate_python(record)
+    except ValidationError:
+        raise FileFailure("the checkpoint is damaged: its changes are none") from None
 
 
 def said_of(changes: Sequence[Changed]) -> str | None:

@@ -30,7 +30,7 @@ from heatsolve.control.controller import State
 from heatsolve.errors import InputError
 from heatsolve.io.checkpoints import CheckpointStore
 from heatsolve.io.writer import FieldFile, Results
-from heatsolve.linear.iterate import Outcome, iterate
+from heatsolve.linear.iterate import Outcome, finished, iterate
 from heatsolve.linear.stationary import Jacobi
 from heatsolve.linear.stopping import Criterion
 from heatsolve.linear.system import Method
@@ -44,7 +44,7 @@ from heatsolve.report import Report
 from heatsolve.runner import Run
 from heatsolve.stencil.grid import WALLS
 from heatsolve.stencil.language import fill
-from heatsolve.time.loop import steady
+from heatsolve.time.loop import iterating
 from heatsolve.time.pause import Until
 from heatsolve.tools.measure import (
     Bench,
@@ -305,7 +305,7 @@ def hot_spot(name: str, bench: Bench, shape: Sequence[int]) -> Iterator[Row]:
 
     def solve() -> None:
         problem.reset()
-        outcomes.append(steady(problem, Report(quiet=True, mute=True)))
+        outcomes.append(finished(iterating(problem, Report(quiet=True, mute=True))))
 
     seconds = seconds_of(solve, bench.machine)
     yield bench.row(name, shape, seconds, note=f"{outcomes[-1].count} iterations")

@@ -67,7 +67,8 @@ def preview(
     yield f"{case.name}: {shown(case.about.title) or 'untitled'}"
     # The same precision as the run's, so that the limit of stability has the same bits.
     with np.errstate(all="ignore"):
-        problem = model_class(case).dry_run(alone(case), make("numpy", precision))
+        one = case.altered(parallel={"ranks": "auto"})  # a process that stands for all
+        problem = model_class(case).dry_run(one, make("numpy", precision))
     yield from itertools.starmap(Row, problem.summary())
     problem.demand_machine(machine, ranks)
     time_steps = None
@@ -129,12 +130,6 @@ class Check(dict[str, str]):
         return "\n".join(self._lines)
 
     __repr__ = __str__
-
-
-def alone(case: Case) -> Case:
-    """The case for one process that stands for all, without the process grid of the case."""
-    parallel = case.parallel.model_copy(update={"ranks": "auto"})
-    return case.model_copy(update={"parallel": parallel})
 
 
 def steps(problem: Model) -> Generator[str, None, TimeStepController]:

@@ -669,8 +669,7 @@ def main(arguments: Sequence[str]) -> None:
         named = None if backend == "-" else backend
         case = of_kind(kind, source, overrides, ranks.size, wanted, named)
         if case.parallel.threads is None:  # one thread for any number of processes: comparable
-            parallel = case.parallel.model_copy(update={"threads": 1})
-            case = case.model_copy(update={"parallel": parallel})
+            case = case.altered(parallel={"threads": 1})
         with locating(case):
             record = measure(case, kind, named, ranks)
         if ranks.rank == 0:

@@ -28,9 +28,8 @@ class ImplicitDiffusion:
     """
 
     def __init__(self, problem: "Staggered", case: Case):
-        solver = case.solver
-        if solver.method == "fft":  # fft allows no wall between two unknowns
-            case = case.model_copy(update={"solver": solver.model_copy(update={"method": "auto"})})
+        if case.solver.method == "fft":  # fft allows no wall between two unknowns
+            case = case.altered(solver={"method": "auto"})
         self._problem, self._case = problem, case
         self._right = problem.backend.zeros(problem.grid.shape)
         self._added = problem.backend.zeros(problem.grid.shape)

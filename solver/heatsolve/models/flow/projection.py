@@ -42,10 +42,9 @@ class Projection(RungeKutta):
         self._rates = self._arrays() if adams else {}
         self._machine = problem.sweeps
         self._copy = self._machine.like
-        solver = case.solver.model_copy(
-            update={"norm": "max", "monitor": "residual", "check_every": 1, "relative": False}
+        self._case = case.altered(
+            solver={"norm": "max", "monitor": "residual", "check_every": 1, "relative": False}
         )
-        self._case = case.model_copy(update={"solver": solver})
         implicit = case.march.diffusion != "explicit"
         self._diffusion = ImplicitDiffusion(problem, self._case) if implicit else None
         wide = case.model.convection in flow.WIDE

@@ -180,3 +180,12 @@ case_with(*WallKind.known.values())
 def cases(model: Mapping[str, Any]) -> list[type[Case]]:
     """The classes of case that a `[model]` may mean, first the class that this one means."""
     return [case_with(*WallKind.known.values())]
+
+
+def coefficient_names(case: Case) -> frozenset[str]:
+    """The variables on which conductivity, heat capacity and transfer at walls depend."""
+    model = case.model
+    coefficients = [model.conductivity, model.density, model.specific_heat]
+    for _, _, condition in case.conditions():
+        coefficients += condition.kind.coefficients()
+    return frozenset().union(*(each.names for each in coefficients))

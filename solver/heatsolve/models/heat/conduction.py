@@ -23,6 +23,7 @@ from heatsolve.models.base import Model, Row, Stepper
 from heatsolve.models.derived import axis_number
 from heatsolve.models.grid import Wall, grid_of, sample_of, walls_of
 from heatsolve.models.heat import equations as heat
+from heatsolve.models.heat.case import coefficient_names
 from heatsolve.models.heat.flux import heat_flows, heat_flux
 from heatsolve.models.heat.solver import (
     Explicit,
@@ -311,13 +312,12 @@ class Conduction(Model):
         largest stable step has the bits of a run."""
         grid = grid_of(case)
         sample, few = sample_of(grid), thinned(case, grid)
-        problem, sources, evaluated = cls(case, backend, few), case.source, case
+        problem, evaluated = cls(case, backend, few), case
         if sample is not grid:
             volumes = Volumes(case, grid, few, backend.dtype)
-            for point in sources.points:  # raises for a point on a wall, which the sample may lack
+            for point in case.source.points:  # raises at a wall, which the sample may lack
                 volumes.places_of(point)
-            without = sources.model_copy(update={"point_sources": ()})
-            evaluated = case.model_copy(update={"source": without})
+            evaluated = case.altered(source={"point_sources": ()})
         whole = cls(evaluated, backend, sample)
         assert np.shape(whole.temperature) == sample.shape
         source = np.broadcast_to(whole.source(0.0), sample.shape)
@@ -466,11 +466,7 @@ def thinned(case: Case, grid: Grid) -> Grid:
 
     On this grid coefficients have the values of a run, bit by bit.
     """
-    model = case.model
-    coefficients = [model.conductivity, model.density, model.specific_heat]
-    for _, _, condition in case.conditions():
-        coefficients += condition.kind.coefficients()
-    return sample_of(grid, frozenset().union(*(each.names for each in coefficients)))
+    return sample_of(grid, coefficient_names(case))
 
 
 def shortened(faces: np.ndarray, axis: int) -> np.ndarray:
