@@ -97,8 +97,8 @@ def homeless(tmp_path, monkeypatch):
 def test_without_a_home_a_temporary_folder_of_our_own_is_used(homeless):
     assert compilation.cache_folder() == homeless
     assert homeless.stat().st_mode & 0o777 == 0o700
-    assert compilation.kept("name", lambda: b"made") == b"made"
-    assert compilation.kept("name", lambda: b"made anew") == b"made"
+    assert compilation.load_or_make("name", lambda: b"made") == b"made"
+    assert compilation.load_or_make("name", lambda: b"made anew") == b"made"
     assert not compilation.trouble()
 
 
@@ -117,7 +117,7 @@ def open_to_others(path):
 def test_a_temporary_folder_that_is_not_our_own_is_not_used(homeless, make):
     make(homeless)
     assert compilation.cache_folder() is None
-    assert compilation.kept("name", lambda: b"made") == b"made"
+    assert compilation.load_or_make("name", lambda: b"made") == b"made"
     assert compilation.trouble().startswith(
         "compiled code is not kept from run to run (there is no"
     )
@@ -136,7 +136,7 @@ def test_a_full_folder(homeless, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    assert compilation.kept("name", lambda: b"made") == b"made"
+    assert compilation.load_or_make("name", lambda: b"made") == b"made"
     assert "No space left on device" in compilation.trouble()
     assert not list(homeless.iterdir())
 

@@ -50,7 +50,7 @@ def test_time_left_is_fitted_to_the_rate_of_convergence(clock):
 def test_compilation_is_told_once_and_is_no_solving(clock):
     stream = io.StringIO()
     talk = Report(stream=stream)
-    with compilation.told(talk.compiles, talk.has_compiled):
+    with compilation.watched(talk.compiles, talk.has_compiled):
         talk.begin("step", 1000)
         for seconds, more in ((30.0, 10.0), (20.0, 0.0)):
             with compilation.compiling(), compilation.compiling():  # one calls another

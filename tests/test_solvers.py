@@ -9,7 +9,7 @@ from heatsolve.case.load import parse
 from heatsolve.errors import Diverged, InputError
 from heatsolve.io.reader import read
 from heatsolve.linear.krylov import ConjugateGradients, MultigridCG
-from heatsolve.linear.stationary import Sor, quotient
+from heatsolve.linear.stationary import Sor, division_by_diagonal
 from heatsolve.models.heat import equations as heat
 from heatsolve.models.heat.conduction import Conduction, Volumes
 from heatsolve.models.heat.solver import make_method
@@ -377,7 +377,7 @@ def test_iteration_counts(method, count, tmp_path):
 def test_divided_by_the_diagonal(grid, walls, model, inverse):
     """By a multiplication wherever the diagonal is constant along an axis."""
     problem, system = system_of(case_text(grid, walls, model=model))
-    divided, scale = quotient(system, 0.7)
+    divided, scale = division_by_diagonal(system, 0.7)
     assert getattr(scale, "shape", None) == inverse
 
     def quotients(at, u, scale, *coefficients):

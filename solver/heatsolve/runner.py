@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from heatsolve import __version__
-from heatsolve.backends import MOST_FUSED, Backend, told, trouble
+from heatsolve.backends import MOST_FUSED, Backend, trouble, watched
 from heatsolve.backends.registry import choose, machine_name, make
 from heatsolve.budget import explained
 from heatsolve.case.case import Case
@@ -152,7 +152,7 @@ class Run:
         self.report.has_waited(clock.perf_counter() - self._left)
         try:
             # An overflow makes a norm infinite, which ends the run with a message.
-            with np.errstate(all="ignore"), told(self.report.compiles, self.report.has_compiled):
+            with np.errstate(all="ignore"), watched(self.report.compiles, self.report.has_compiled):
                 return self._pauses.send(until)
         except StopIteration as end:
             self.result = end.value

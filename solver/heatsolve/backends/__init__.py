@@ -20,10 +20,10 @@ import numpy as np
 
 from heatsolve.backends.compilation import cache_folder as cache_folder
 from heatsolve.backends.compilation import digest as digest
-from heatsolve.backends.compilation import kept as kept
-from heatsolve.backends.compilation import told as told
+from heatsolve.backends.compilation import load_or_make as load_or_make
 from heatsolve.backends.compilation import trouble as trouble
 from heatsolve.backends.compilation import wanted_folder as wanted_folder
+from heatsolve.backends.compilation import watched as watched
 from heatsolve.backends.exact_sums import Accumulator as Accumulator
 from heatsolve.backends.exact_sums import Scalars, values_of
 from heatsolve.backends.exact_sums import exact_sum as exact_sum

@@ -72,7 +72,7 @@ def digest(*parts: object) -> str:
     return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:24]
 
 
-def kept(name: str, make: Callable[[], bytes]) -> bytes:
+def load_or_make(name: str, make: Callable[[], bytes]) -> bytes:
     """The result of `make`: from the file of this name, or made now and kept for the next run."""
     content = read(name)
     if content is None:
@@ -173,7 +173,7 @@ def compiling() -> Iterator[None]:
 
 
 @contextmanager
-def told(begun: Callable[[], None], ended: Callable[[float], None]) -> Iterator[None]:
+def watched(begun: Callable[[], None], ended: Callable[[float], None]) -> Iterator[None]:
     """A context in which `WATCH` calls these functions for each compilation."""
     before = WATCH.begun, WATCH.ended
     WATCH.begun, WATCH.ended = begun, ended

@@ -68,7 +68,7 @@ def make_digests(case: Case, ranks: Ranks) -> None:
         windows = pieces(data.samples)
         first, stop = (len(windows) * n // ranks.size for n in (ranks.rank, ranks.rank + 1))
         shares = ranks.gather(data.sums(windows[first:stop]))
-        data.has_digest(digest(data.samples, [each for share in shares for each in share]))
+        data.set_digest(digest(data.samples, [each for share in shares for each in share]))
 
 
 def refuse_other_data(before: object, now: Mapping[str, str]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from heatsolve.backends import Accumulator
 from heatsolve.linear.multigrid.cycle import Correction
 from heatsolve.linear.multigrid.smoothers import smoother_of
-from heatsolve.linear.stationary import quotient
+from heatsolve.linear.stationary import division_by_diagonal
 from heatsolve.linear.system import Method, System, share_of
 from heatsolve.stencil.language import Point, copy, term_of
 
@@ -44,7 +44,7 @@ class ConjugateGradients(Method):
         self._begin_again(0)
 
     def _prepare(self) -> None:
-        divided, self._scale = quotient(self.system)
+        divided, self._scale = division_by_diagonal(self.system)
         points = points_of(self.system.residual, divided)
         self._first, self._apply, self._advance, self._turn = points
 

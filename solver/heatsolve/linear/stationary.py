@@ -35,7 +35,7 @@ class Jacobi(Pairwise):
         arguments: Sequence[Any] = (),
     ):
         super().__init__(system, u)
-        divided, scale = quotient(system, weight)
+        divided, scale = division_by_diagonal(system, weight)
         self.point = update or jacobi_of(system.residual, divided)
         self.args = tuple(arguments) if update else (system.b, scale, *system.coefficients)
         self.longest = system.longest_pass(self.point, u, self.args)
@@ -81,7 +81,7 @@ class Sor(Pairwise):
             rho = 1.0 - system.spectrum()[0]
             omega = 2.0 / (1.0 + math.sqrt(1.0 - rho * rho))
         self.omega = omega
-        divided, self._scale = quotient(system, omega)
+        divided, self._scale = division_by_diagonal(system, omega)
         self._point = one_colour_of(system.residual, divided)
         self._signs = signs(system.grid, system.backend)
 
@@ -114,7 +114,7 @@ class Chebyshev(Pairwise):
         low, high = system.spectrum()
         self._mu2 = ((high - low) / (high + low)) ** 2
         self._omegas = [1.0]
-        divided, self._scale = quotient(system, 2.0 / (low + high))
+        divided, self._scale = division_by_diagonal(system, 2.0 / (low + high))
         self._point = chebyshev_of(system.residual, divided)
 
     def step(self, number: int, change: Accumulator | None) -> None:
@@ -207,7 +207,7 @@ def inverse_of(diagonal: Point, weight: float) -> Point:
     return inverse
 
 
-def quotient(system: System, weight: float = 1.0) -> tuple[Point, Any]:
+def division_by_diagonal(system: System, weight: float = 1.0) -> tuple[Point, Any]:
     """`divided` and `scale`, with divided(value, at, scale, *coefficients) = weight value / D.
 
     All processes must call it, and choose the same way of division: coefficients may vary on the

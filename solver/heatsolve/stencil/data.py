@@ -204,7 +204,7 @@ class Data(Expression):
             if name != "t"
         )
 
-    def has_digest(self, digits: str) -> None:
+    def set_digest(self, digits: str) -> None:
         """Note the digest of all values."""
         self._set(digest=digits)
 

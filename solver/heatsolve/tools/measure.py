@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from heatsolve import __version__
-from heatsolve.backends import Backend, digest, kept
+from heatsolve.backends import Backend, digest, load_or_make
 from heatsolve.backends.registry import machine_name, make
 from heatsolve.budget import Budget
 from heatsolve.errors import HeatsolveError
@@ -334,7 +334,7 @@ class Speed:
 def speed_of(machine: Backend) -> Speed:
     """The speed of a machine here, measured once and kept in the cache folder."""
     name = digest("speed", __version__, machine.name, machine_name(machine), _threads(machine))
-    text = kept(f"{name}.json", lambda: json.dumps(asdict(measured(machine))).encode())
+    text = load_or_make(f"{name}.json", lambda: json.dumps(asdict(measured(machine))).encode())
     return Speed(**json.loads(text))
 
 

@@ -23,7 +23,7 @@ from heatsolve.backends import (
     converted,
     demand_apart,
     digest,
-    kept,
+    load_or_make,
 )
 from heatsolve.backends import exact_sums as sums
 from heatsolve.backends.compilation import compiling
@@ -137,7 +137,7 @@ class DeviceBackend(Backend):
         blocks = replace(ONE_BLOCK, grid=(count, 1, 1))
         self._of_checks("merge_series")(blocks, (first, copies, gate, self._rows))
         numbers = self.integer(count), self.integer(kind == "sum"), np.float64(limit)
-        self._of_checks("judge")(ONE_BLOCK, (*numbers, gate, self._rows))
+        self._of_checks("close_gate")(ONE_BLOCK, (*numbers, gate, self._rows))
 
     def _of_checks(self, name: str) -> Compiled:
         """A kernel of `check.cuh`."""
@@ -173,7 +173,7 @@ class DeviceBackend(Backend):
             with compiling():
                 return compile_c(source, options)
 
-        return self._loaded(kept(f"heatsolve_{name}_{key}.cubin", make), name, bytes_shared)
+        return self._loaded(load_or_make(f"heatsolve_{name}_{key}.cubin", make), name, bytes_shared)
 
     @abstractmethod
     def _nvrtc(self) -> tuple[Any, Callable[[str, tuple[str, ...]], bytes]]:
@@ -419,7 +419,7 @@ class DeviceBackend(Backend):
     def _make_gate(self) -> None:
         self._c_kernels: dict[tuple[str, int], Compiled] = {}
         self._check_kernels: dict[str, Compiled] = {}
-        self._letters: dict[int, np.ndarray] = {}
+        self._readbacks: dict[int, np.ndarray] = {}
         rows = (self.lookahead + BEYOND) * sums.WIDTH
         self._state = self.integers(3 + rows)
         self._gate, self._open = self.part(self._state, (2,)), self.integers(1)
@@ -451,28 +451,28 @@ class DeviceBackend(Backend):
         return sums.merge(self.to_host(register).reshape(SPREAD, sums.WIDTH))
 
     def post_register(self, register: Any) -> None:
-        letter = self._letter(register)  # made here: no memory is allocated during a capture
+        readback = self._readback_of(register)  # made here: no memory is allocated during a capture
 
         def queue() -> None:
-            self.queue_to_host(letter, register)
+            self.queue_to_host(readback, register)
             self.zero(register)
 
         self.enqueue(queue)
 
     def posted_register(self, register: Any) -> Callable[[], np.ndarray]:
-        letter, wait = self._letter(register), self.mark()
+        readback, wait = self._readback_of(register), self.mark()
 
         def read() -> np.ndarray:
             wait()
-            return sums.merge(letter)
+            return sums.merge(readback)
 
         return read
 
-    def _letter(self, register: Any) -> np.ndarray:
+    def _readback_of(self, register: Any) -> np.ndarray:
         """The pinned memory to which a register is posted."""
-        if id(register) not in self._letters:
-            self._letters[id(register)] = self.pinned((SPREAD, sums.WIDTH), np.int64)
-        return self._letters[id(register)]
+        if id(register) not in self._readbacks:
+            self._readbacks[id(register)] = self.pinned((SPREAD, sums.WIDTH), np.int64)
+        return self._readbacks[id(register)]
 
     def open_gate(self, continues_at: int = 0) -> None:
         if self.lookahead == 1:

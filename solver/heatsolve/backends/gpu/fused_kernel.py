@@ -382,7 +382,7 @@ class Strip(Part):
 
     def bytes_shared(self, work: FusedSweeps) -> int:
         """Shared memory of a block."""
-        rows = self.ahead + len(kept(work)) * self.kept_rows(work)
+        rows = self.ahead + len(ring_arguments(work)) * self.kept_rows(work)
         coarse = COARSE_ROWS * 2 if work.corrects else 0
         return (rows * self.columns + coarse) * 32 * self.warps * work.bytes
 
@@ -411,7 +411,7 @@ def lead(work: FusedSweeps) -> int:
     return rows + rows % PAIR if even(work) and not work.restricts else rows
 
 
-def kept(work: FusedSweeps) -> list[int]:
+def ring_arguments(work: FusedSweeps) -> list[int]:
     """The arguments that all sweeps read point by point: their rows are fetched once, and kept.
 
     Along a periodic axis a fetched row is the periodic image, not a ghost row of the array: so
@@ -433,7 +433,7 @@ def source_2d(work: FusedSweeps, strip: Strip) -> str:
     if work.residual is not None:
         args = work.residual, (0, *work.residual_operands), layout_2d(work, "T")
         functions["RESIDUAL"] = Reads(work, *args, "m")
-    keeps = kept(work)
+    keeps = ring_arguments(work)
     defines = {
         "T": work.sweeps, "LEVELS": work.sweeps + work.has_residual, "LEAD": lead(work),
         "TAIL": work.sweeps + work.has_residual, "EVEN": even(work), "C": strip.columns,
@@ -477,7 +477,7 @@ def layout_2d(work: FusedSweeps, level: str) -> Layout:
     fetched: dict[tuple[int, Shift], str] = {
         (number, (di, 0)): f"own[(RING + {n} * KEPT_ROWS + "
         f"((2 * n + (r - {level} - 1 + {di})) & (KEPT_ROWS - 1))) * (32 * C) + k]"
-        for n, number in enumerate(kept(work))
+        for n, number in enumerate(ring_arguments(work))
         for di in WINDOW
     }
     indices, near = ("inner_row(row)", "inner[k]"), ("ENDS", "SIDES")

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from heatsolve.backends import ArrayLibrary, Signature, digest, kept
+from heatsolve.backends import ArrayLibrary, Signature, digest, load_or_make
 from heatsolve.backends.compilation import compiling
 from heatsolve.backends.gpu.backend import CupyLibrary, DeviceBackend, queued
 from heatsolve.backends.gpu.device import (
@@ -431,7 +431,7 @@ class CudaBackend(DeviceBackend):
             with compiling():
                 return assembled(ptx_of(source, signature, self.limits.target), architecture)
 
-        return self._loaded(kept(f"heatsolve_kernel_{key}.cubin", make), ENTRY, 0)
+        return self._loaded(load_or_make(f"heatsolve_kernel_{key}.cubin", make), ENTRY, 0)
 
     def _nvrtc(self) -> tuple[Any, Callable[[str, tuple[str, ...]], bytes]]:
         from cuda.bindings import nvrtc

@@ -37,7 +37,7 @@ KEY = "DIGEST"
 """The name of a generated module's own digest in the module."""
 SEGMENT = 2048
 """Points of the innermost axis that one task sweeps: their terms of a sum stay in cache."""
-KEPT = f"from {__name__} import kept"
+KEPT = f"from {__name__} import cached_njit"
 
 
 def loop_nest(name: str, signature: Signature, tape: Tape, threaded: bool, innermost: int) -> str:
@@ -54,7 +54,7 @@ def loop_nest(name: str, signature: Signature, tape: Tape, threaded: bool, inner
     bounds = [f"{end}_{axis}" for axis in axes for end in ("low", "high")]
     loop = "prange" if threaded else "range"
     lines = [
-        f"@kept({KEY}, parallel={threaded}, nogil=True, error_model='numpy')",
+        f"@cached_njit({KEY}, parallel={threaded}, nogil=True, error_model='numpy')",
         f"def loops({', '.join(['chunks', 'scratch', *bounds, *targets, *arguments])}):",
         f'    """{name}"""',
         f"    segments = (high_{inner} - low_{inner} + {SEGMENT - 1}) // {SEGMENT}",
@@ -168,7 +168,7 @@ class Kept(_Cache):
         """Do nothing: files stay."""
 
 
-def kept(digest: str, *signatures: Any, **options: Any) -> Callable[[Any], Any]:
+def cached_njit(digest: str, *signatures: Any, **options: Any) -> Callable[[Any], Any]:
     """Numba's `njit`, with the machine code kept in our cache; see `Kept` for the digest."""
     options |= FASTER
 
@@ -194,7 +194,7 @@ INFINITE = 0x7FF0000000000000
 PER_UNIT = tuple(1.0 / unit for unit in UNITS)
 
 
-@kept(DIGEST, (int64[::1], int64, int64[::1]))
+@cached_njit(DIGEST, (int64[::1], int64, int64[::1]))
 def add_largest(bits, count, register):
     """Take the largest magnitude of `count` terms, given as bits, into a register.
 
@@ -211,7 +211,7 @@ def add_largest(bits, count, register):
     return largest
 
 
-@kept(DIGEST, (float64[::1], int64[::1], int64, int64[::1]))
+@cached_njit(DIGEST, (float64[::1], int64[::1], int64, int64[::1]))
 def add_sum(terms, bits, count, register):
     """Add `count` terms to a register: `sums.add_block` as loops that vectorise."""
     largest = add_largest(bits, count, register)

@@ -80,7 +80,7 @@ def _line(
     parameters += [*_places(tape.dimension), "count", "kind", "begin", "end"]
     parameters += ["terms_of", "registers"]
     lines = [
-        f"@kept({KEY}, nogil=True, error_model='numpy')",
+        f"@cached_njit({KEY}, nogil=True, error_model='numpy')",
         f"def {part}({', '.join(parameters)}):",
     ]
     if len(axes) > 1:
@@ -196,7 +196,7 @@ def _loops(
     tiles = [f"tile_{a}" for a in axes]
     parameters = ["chunks", "levels", *tiles, "rings", "terms", "registers", "kinds", "numbers"]
     lines = [
-        f"@kept({KEY}, parallel={threaded}, nogil=True, error_model='numpy')",
+        f"@cached_njit({KEY}, parallel={threaded}, nogil=True, error_model='numpy')",
         f"def loops({', '.join([*parameters, *bounds, *counted, 'new', 'u', *arrays])}):",
         f'    """{name}"""',
         *[f"    tiles_{a} = (high_{a} - low_{a} + tile_{a} - 1) // tile_{a}" for a in axes],

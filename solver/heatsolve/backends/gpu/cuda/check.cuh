@@ -46,7 +46,7 @@ __device__ bool closes(const integer* row, integer sum, double limit) {
 }
 
 // Counts the next rows of the ledger up to the first one that closes the gate; one block.
-extern "C" __global__ void judge(integer count, integer sum, double limit, integer* gate,
+extern "C" __global__ void close_gate(integer count, integer sum, double limit, integer* gate,
                                  integer* rows) {
     if (gate[0]) return;
     __shared__ int first;
