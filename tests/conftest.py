@@ -19,12 +19,15 @@ settings.load_profile("untimed")
 NAMED = ("gpu", "multigpu", "sanitize", "slow")
 """Markers of tests that run only where `-m` names them."""
 
-LONGEST = (
-    "bits", "conformance", "ranks", "passes", "multigrid", "fused_sweeps", "restart",
-    "cuda_source", "transport", "docs", "overlap", "slurm",
+ORDER = (
+    "slurm", "strangers", "ranks", "restart", "docs", "overlap", "simulation", "outputs",
+    "statistics", "data", "page", "parts", "fuzz", "faults", "scaling",
+    "bits", "conformance", "passes", "fused_sweeps", "multigrid", "flow", "cuda_source",
+    "transport", "solvers",
 )  # fmt: skip
-"""Files that take longest with `--thorough`. They begin first, so that no worker waits at the end
-for another that has just begun with one."""
+"""Files that begin first. Files that start processes come before files that compile much: a worker
+grows to gigabytes, from which a fork takes a tenth of a second. All other files are short, so that
+no worker waits at the end for another that has just begun with a long one."""
 
 COMPILING = (
     "numba",
@@ -77,7 +80,7 @@ def pytest_configure(config):
 def place_of(item):
     """Of the file of a test, in the order in which files begin."""
     name = item.path.stem.removeprefix("test_")
-    return LONGEST.index(name) if name in LONGEST else len(LONGEST)
+    return ORDER.index(name) if name in ORDER else len(ORDER)
 
 
 @pytest.hookimpl(trylast=True)  # after `-k` and `-m`
