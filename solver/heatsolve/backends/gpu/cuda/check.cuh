@@ -16,8 +16,7 @@ __device__ void merge_into(integer* row, integer* reg, int copies) {
     parts[group][place] = value;
     __syncthreads();
     if (group) return;
-    for (int other = 1; other < GROUPS; other++)
-        value = merged(place, value, parts[other][place]);
+    for (int other = 1; other < GROUPS; other++) value = merged(place, value, parts[other][place]);
     row[place] = value;
 }
 
@@ -47,7 +46,7 @@ __device__ bool closes(const integer* row, integer sum, double limit) {
 
 // Counts the next rows of the ledger up to the first one that closes the gate; one block.
 extern "C" __global__ void close_gate(integer count, integer sum, double limit, integer* gate,
-                                 integer* rows) {
+                                      integer* rows) {
     if (gate[0]) return;
     __shared__ int first;
     if (!threadIdx.x) first = count;

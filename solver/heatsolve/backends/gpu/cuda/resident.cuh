@@ -27,13 +27,11 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THR
     const int first = start(block), last = start(block + 1);
     auto of_array = [&](int i, int j, int k) { return ((size_t)i * extent_j + j) * pitch + k; };
     for (int n = threadIdx.x; n < (last - first + 2) * plane; n += THREADS)
-        own[n] = own[copy + n] =
-            a0[of_array(first - 1 + n / plane, n % plane / line, n % line)];
+        own[n] = own[copy + n] = a0[of_array(first - 1 + n / plane, n % plane / line, n % line)];
 
     // The planes of the blocks beside that hold copies of this block's first and last plane.
     const int before = (block + CLUSTER - 1) % CLUSTER, behind = (block + 1) % CLUSTER;
-    real* const below =
-        in_block(own, before) + (start(before + 1) - start(before) + 1) * plane;
+    real* const below = in_block(own, before) + (start(before + 1) - start(before) + 1) * plane;
     real* const above = in_block(own, behind);
     const bool has_below = WRAPS_I || block > 0, has_above = WRAPS_I || block < CLUSTER - 1;
 

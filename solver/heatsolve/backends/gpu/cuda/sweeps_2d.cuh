@@ -235,7 +235,7 @@ __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j
                 const bool counted =
                     row >= begin && row < end && (!ENDS || in_range(row, counted_i));
                 real moved_by[C];
-                const bool(&counts)[C] = within;
+                const bool (&counts)[C] = within;
                 #pragma unroll
                 for (int k = 0; k < C; k++) moved_by[k] = change(value[k], newer[k]);
                 CHANGE_TAKE

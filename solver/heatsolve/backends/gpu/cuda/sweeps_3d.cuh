@@ -118,7 +118,7 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
                 #pragma unroll
                 for (int r = 0; r < R; r++) {
                     real moved_by[C];
-                    const bool(&counts)[C] = within[r];
+                    const bool (&counts)[C] = within[r];
                     const bool counted = true;
                     for (int k = 0; k < C; k++) moved_by[k] = change(value[r][k], newer[t][r][k]);
                     CHANGE_TAKE
