@@ -1,5 +1,6 @@
 """What a backend is that offers nothing but what it must, and work that one plays back."""
 
+import numba
 import numpy as np
 import pytest
 
@@ -70,3 +71,15 @@ def test_work_is_played_back(name):
     for first, second in ((u, mine), (other, others)):
         np.testing.assert_array_equal(machine.to_host(first), machine.to_host(second))
     assert mine_total.value == total.value
+
+
+def test_threads_are_those_of_the_backend_that_sweeps():
+    """Numba has one setting for a thread of Python, which other backends and programs change."""
+    machine = make("numba")
+    if machine.threads == 1:
+        pytest.skip("one thread")
+    u, region = machine.zeros((300, 300)), ((1, 299), (1, 299))
+    for _ in range(2):
+        machine.sweep(copy, machine.zeros((300, 300)), region, u)
+        assert numba.get_num_threads() == machine.threads
+        numba.set_num_threads(1)

@@ -59,14 +59,14 @@ class NumbaBackend(HostBackend):
         most: int = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
         self.threads = min(threads or most, most)
         self._chunks = CHUNKS_PER_THREAD * self.threads if self.threads > 1 else 1
-        self._threads_set = False
+        self._woken = False
         self.tiling = Tiling()
 
     @property
     def threading(self) -> str:
         if self.threads == 1:
             return "one thread"
-        layer = numba.threading_layer() if self._threads_set else "no threads"
+        layer = numba.threading_layer() if self._woken else "no threads"
         return f"{self.threads} threads ({layer})"
 
     def library(self) -> ArrayLibrary:
@@ -100,9 +100,9 @@ class NumbaBackend(HostBackend):
         return run
 
     def _wake(self, threaded: bool) -> None:
-        if threaded and not self._threads_set:
-            numba.set_num_threads(self.threads)
-            self._threads_set = True
+        if threaded and numba.get_num_threads() != self.threads:
+            numba.set_num_threads(self.threads)  # the setting is common to all backends
+        self._woken |= threaded
 
     def most_fused(self, sweeps: SweepSequence) -> int:
         if sweeps.u.nbytes <= self.tiling.worth:
