@@ -12,6 +12,8 @@ from collections import defaultdict
 import pytest
 from hypothesis import HealthCheck, settings
 
+from heatsolve.case import load
+
 # How fast texts are drawn says nothing of the program: the first draw on a machine builds tables.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
@@ -62,6 +64,15 @@ def signals():
     signal.set_wakeup_fd(-1)
     for number, handler in zip(HEARD, before, strict=True):
         signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
+def registered():
+    """Each test leaves the users' models as it found them: messages list them."""
+    before = dict(load.REGISTERED)
+    yield
+    load.REGISTERED.clear()
+    load.REGISTERED.update(before)
 
 
 def pytest_addoption(parser):

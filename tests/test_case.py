@@ -101,6 +101,22 @@ def test_checkpoint(every, steps, seconds):
     assert checkpoint.keep == 2
 
 
+def test_a_constant_does_not_hide_a_column():
+    text = "[constants]\ndt = 0.1\n" + MARCH + "[stop]\nwhen = '{}'\n"
+    (said,) = mistakes(text.format("dt > 1"))
+    assert said.endswith(
+        'stop.when: "dt" is a column of the history and a constant here: rename the constant'
+    )
+    assert parse(text.format("time > 0.5"), "a.toml").stop.when is not None
+
+
+def test_a_relative_norm_is_not_relative_to_a_right_side():
+    text = TORUS + "[solver]\nmonitor = 'update'\nnorm = 'sum-abs-change'\nrelative = {}\n"
+    (said,) = mistakes(text.format("true"))
+    assert 'must be false with norm = "sum-abs-change"' in said
+    parse(text.format("false"), "a.toml")
+
+
 def test_no_checkpoint():
     checkpoint = parse(TORUS + "[checkpoint]\nkeep = 3\n", "a.toml").checkpoint
     assert (checkpoint.every, checkpoint.keep) == (None, 3)

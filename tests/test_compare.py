@@ -170,6 +170,22 @@ def test_times_that_both_files_have_are_compared(march, tmp_path):
         list(compare(tmp_path / "0_mid.h5", tmp_path / "1_mid.h5"))
 
 
+def test_the_first_place_has_the_time_of_the_first_file(march, tmp_path):
+    """Which may be the finer one, and have more frames."""
+    settings = ["time.end=0.4", "time.cfl=0.3", "output.every=1"]
+    fine = run(load("cavity-re100", ["constants.n=16", *settings]), "numpy", tmp_path / "f.h5").path
+    few = [*settings[:2], "output.every=[0.4]"]
+    coarse = run(load("cavity-re100", ["constants.n=8", *few]), "numpy", tmp_path / "c.h5").path
+    with h5py.File(fine, "r+") as file:
+        for name in ("pressure", "velocity_x", "velocity_y"):
+            file[name][0] = 0.0
+    with h5py.File(coarse, "r+") as file:
+        for name in ("pressure", "velocity_x", "velocity_y"):
+            file[name][0] = 0.0
+    for _, _, *fields in (compare(fine, coarse), compare(coarse, fine)):
+        assert all("t = 0.4" in each.first for each in fields)
+
+
 def test_what_is_no_file_of_results_is_said(steady, tmp_path):
     np.save(tmp_path / "x.npy", np.ones(3))
     for pair in ((tmp_path / "x.npy", steady), (steady, tmp_path / "x.npy")):

@@ -185,6 +185,20 @@ def test_conservative_means_keep_integrals(on_nodes, periodic):
     assert (at_points(level, grid)[0] == 0.1).all()
 
 
+@pytest.mark.parametrize("how", ["linear", "nearest", "conservative"])
+def test_data_of_several_periods_have_the_places_that_they_give(how, tmp_path):
+    x = np.linspace(-1.0, 2.0, 31)
+    rows = np.column_stack([x, np.arange(31.0)])
+    np.savetxt(tmp_path / "a.csv", rows, delimiter=",", header="x,f", comments="")
+    start = {"file": str(tmp_path / "a.csv"), "interpolation": how}
+    case = {
+        "model": {"kind": "transport"}, "grid": {"nodes": [10], "periodic": ["x"]},
+        "initial": {"concentration": start}, "time": {"end": 0.01, "step": 0.01},
+    }  # fmt: skip
+    first = heatsolve.Simulation(case, backend="numpy")["concentration"].values
+    assert np.allclose(first, np.arange(10.0, 20.0), rtol=0, atol=1e-9)
+
+
 def test_periodic_axes_go_round():
     """With and without the end repeated, and with positions of another period."""
     grid = make_grid((24,), (0,), (1,), False, ["x"])
@@ -503,6 +517,20 @@ def test_a_wall_has_data_along_itself_and_in_time(tmp_path):
         assert np.allclose(one, two, rtol=0, atol=1e-14) and one.max() > 1e-3, given
     (tmp_path / "y.csv").write_text("# measured\n1 2 3 4\n")
     assert heated('left.temperature.value = { file = "y.csv" }', tmp_path).max() > 1.0
+
+
+def test_the_columns_may_be_named_below_a_title(tmp_path):
+    """As `numpy.savetxt` writes a header of several lines."""
+    y, x = np.mgrid[0:4, 0:4] / 3.0
+    table = np.column_stack([x.ravel(), y.ravel(), (x + 2.0 * y).ravel()])
+    plain = {"model": {"steady": False}, "grid": {"nodes": [4, 4]},
+             "time": {"end": 1.0, "step": 0.1, "scheme": "backward-euler"},
+             "boundary": {s: {"temperature": {"gradient": 0}} for s in SIDES[:4]}}  # fmt: skip
+    for header in ("x,y,T", "made by me\nx,y,T", "x,y,T\nmade by me, at t = 3", "a, b\n\nx,y,T"):
+        np.savetxt(tmp_path / "c.csv", table, delimiter=",", header=header)
+        case = plain | {"initial": {"temperature": {"file": str(tmp_path / "c.csv")}}}
+        start = heatsolve.Simulation(case, backend="numpy")["temperature"].values
+        assert np.allclose(start, x + 2.0 * y, rtol=0, atol=1e-14), header
 
 
 def test_a_source_varies_in_time(tmp_path):

@@ -345,6 +345,13 @@ def test_what_cannot_be_drawn(tmp_path):
     ]:
         with pytest.raises(InputError, match=message):
             figure(path, **options)
+    later = flow(tmp_path, name="later.h5", times=(0.0, 2.0))
+    with pytest.raises(InputError, match=r"are drawn at t = 1.* and t = 2.*--at-time"):
+        figure(march, compare=later)
+    assert figure(march, compare=later, at_time=0.0)
+    small = [flow(tmp_path, (size, size), f"{size}.h5") for size in (1e-9, 2e-9)]
+    with pytest.raises(InputError, match="other points"):
+        figure(small[0], "pressure", compare=small[1])
 
 
 CHANNEL = """
@@ -430,6 +437,15 @@ def test_what_a_field_holds_inside_obstacles_is_not_drawn(tmp_path):
     assert np.nanmin(values) > 1.8 and np.nanmax(values) < 2.2
     assert np.isnan(values).sum() == 4 + 4  # more than a cell from the fluid
     assert view.read("velocity_x")[0].min() == -99.0
+    path = channel(tmp_path, mean_velocity_x=field, speed=field, mean_pressure=field)
+    for name, drawn in (("mean_velocity_x", True), ("speed", True), ("mean_pressure", False)):
+        assert (np.nanmin(look(path, name).values[-1]) == -99.0) == drawn
+
+
+def test_obstacles_whose_files_are_not_here_are_not_drawn(tmp_path):
+    shape = 'shape = { image = "body.png", black = 1, white = 0 }'
+    case = CHANNEL.replace('shape = "x > 0.9 and y < 0.3"', shape)
+    assert figure(channel(tmp_path, case=case), "pressure")
 
 
 def test_a_line_shows_the_obstacles_that_it_crosses(tmp_path):

@@ -222,6 +222,29 @@ def test_a_checkpoint_off_the_way_is_passed_over(tmp_path, capsys):
     assert_same(path, tmp_path / "alone.h5", "longer march")
 
 
+@pytest.mark.parametrize("name", ["heat", "still"])
+def test_a_step_that_the_end_made_short_is_none_of_a_longer_march(name, tmp_path, capsys):
+    """Also where `time.cfl` allows a longer one than the whole march, or any."""
+    walls = {side: {"temperature": {"value": 0}} for side in ("left", "right")}
+    heat = {"model": {"steady": False}, "boundary": walls, "initial": {"temperature": "sin(pi*x)"}}
+    still = {"model": {"kind": "transport", "velocity": [0]}, "initial": {"concentration": "x"}}
+    table = {"heat": heat, "still": still | {"grid": {"cells": [4], "periodic": ["x"]}}}[name]
+    case = {"grid": {"cells": [4]}, "time": {"end": 0.01, "cfl": 0.9}, "checkpoint": {"every": 1}}
+    heatsolve.run(case | table, backend="numpy", output=tmp_path / "a.h5")
+    longer = {"overrides": {"time.end": 0.1}, "backend": "numpy"}
+    with pytest.raises(InputError, match="its last step was shortened"):
+        heatsolve.run(case | table, restart=True, output=tmp_path / "a.h5", **longer)
+    heatsolve.run(case | table, output=tmp_path / "a.h5", overwrite=True, **longer)
+
+
+def test_an_exact_number_of_iterations_goes_on_behind_the_rounding_level(tmp_path):
+    path, settings = tmp_path / "a.h5", ["solver.method='cg'", "solver.tolerance=1e-30"]
+    ended = run(parse(STEADY, "case", settings), "numpy", path).outcome
+    assert ended.ending == "rounding" and ended.count < 150
+    again = parse(STEADY, "case", [settings[0], "solver.tolerance=", "solver.iterations=150"])
+    assert run(again, "numpy", path, start=RESTART).outcome.count == 150
+
+
 @pytest.mark.parametrize(
     ("text", "setting", "reason"),
     [

@@ -2,6 +2,7 @@
 
 import doctest
 import gc
+import math
 import os
 import pickle
 import re
@@ -152,6 +153,99 @@ def test_run_until_a_time():
     assert sim.over and sim.time == 0.1 and sim.steps == 100
     with pytest.raises(InputError, match="a steady case has no time"):
         heatsolve.Simulation("hot-plate", overrides=PLATE).run(until=1.0)
+
+
+@pytest.mark.parametrize("step", [0.01, 0.3])
+def test_run_until_the_time_that_it_has(step):
+    """Whose rounding errors may make it a little earlier than a decimal number."""
+    overrides = {"time.step": step, "time.end": 12 * step, "time.scheme": "backward-euler"}
+    sim = heatsolve.Simulation(MARCH, backend="numpy", overrides=overrides)
+    for number in range(1, 12):
+        for until in (round(number * step, 6), sim.time, round(number * step, 6)):
+            sim.run(until=until)
+        assert sim.steps == number
+    sim = heatsolve.Simulation(MARCH, backend="numpy", overrides=overrides)
+    sim.step(7)
+    sim.run(until=sim.time * (1.0 + 1e-8))
+    assert sim.steps <= 8
+
+
+def test_a_restart_checks_the_steps_that_the_march_checks():
+    """Also where a value that was set has changed how many steps the march will need."""
+    case = {
+        "model": {"kind": "transport", "velocity": "self", "diffusivity": 0.0005},
+        "grid": {"cells": [16]},
+        "initial": {"velocity_x": 0.01},
+        "boundary": {"left": {"velocity_x": {"value": 0.01}},
+                     "right": {"velocity_x": {"gradient": 0}}},
+        "time": {"end": 2000, "cfl": 0.5},
+        "checkpoint": {"every": 100},
+    }  # fmt: skip
+    rows = []
+    for pause, name in ((900, "a.h5"), (400, "b.h5")):
+        sim = heatsolve.Simulation(case, backend="numpy", output=name)
+        sim.step(50)
+        sim.set("boundary.left.velocity_x.value", 1.0)
+        sim.step(pause - 50)
+        if pause < 900:
+            sim.close()
+            sim = heatsolve.Simulation(case, backend="numpy", output=name, restart=True)
+            sim.step(900 - sim.steps)
+        rows.append(list(sim.history["iteration"]))
+        sim.close()
+    assert rows[0] == rows[1]
+
+
+def test_a_snapshot_of_a_run_that_is_over_knows_how_it_ended():
+    sim = heatsolve.Simulation(MARCH, backend="numpy")
+    assert not sim.snapshot().converged
+    sim.run()
+    assert sim.result.converged and sim.snapshot().converged
+
+
+def test_a_loaded_case_takes_no_overrides():
+    case = heatsolve.load("hot-plate", PLATE)
+    for call in (heatsolve.Simulation, heatsolve.check):
+        with pytest.raises(InputError, match="overrides: a loaded case takes none"):
+            call(case, overrides={"grid.nodes": [9, 9]})
+
+
+def test_wall_nodes_of_a_literal_update_are_up_to_date_at_a_pause():
+    case = {
+        "grid": {"nodes": [9, 9]},
+        "boundary": {
+            "left": {"temperature": {"value": 0}},
+            "right": {"temperature": {"value": "y"}},
+            **{side: {"temperature": {"gradient": 0}} for side in ("bottom", "top")},
+        },
+        "solver": {"update": "laplace", "monitor": "update", "iterations": 20},
+    }
+    sim = heatsolve.Simulation(case, backend="numpy")
+    for count in (3, 7, 10):
+        sim.step(count)
+        alone = heatsolve.run(case, overrides={"solver.iterations": sim.steps}, backend="numpy",
+                              output=False)  # fmt: skip
+        assert np.array_equal(sim["temperature"], alone["temperature"])
+    sim.run()
+    assert np.array_equal(sim.result["temperature"], alone["temperature"])
+
+
+def test_a_step_that_is_not_solved_has_no_rate_of_change():
+    """The norm of its linear system is another quantity."""
+    unsolved = {"time.scheme": "backward-euler", "solver.method": "jacobi",
+                "solver.max_iterations": 1, "solver.tolerance": 1e-14}  # fmt: skip
+    result = heatsolve.run(MARCH, backend="numpy", overrides=unsolved, output="a.h5")
+    assert not result.converged and math.isnan(result.attributes["residual"])
+
+
+def test_steps_of_one_s_own_between_the_turns_of_a_loop():
+    sim = heatsolve.Simulation(MARCH, backend="numpy", overrides={"time.end": 0.012})
+    seen = []
+    for _ in sim.march("4 steps"):
+        seen.append(sim.steps)
+        if sim.steps == 0:
+            sim.step(5)
+    assert seen == [0, 8, 12]
 
 
 def test_the_array_itself():

@@ -729,7 +729,7 @@ def test_the_number_of_samples_that_check_tells(tmp_path):
 
 def test_columns_have_positions_units_and_pictures(tmp_path):
     """Of a profile those of the grid, of a spectrum its wave numbers."""
-    text = WAVES + "[units]\nvelocity_x = 'm/s'\nlength = 'm'\n"
+    text = WAVES + "[units]\nvelocity_x = 'm/s'\nlength = 'm'\ntime = 's'\n"
     path = run(parse(text, "case", ["output.probes=[[0.2,0.3]]"]), "numpy", tmp_path / "a.h5").path
     whole = read(path)
     with xarray.open_dataset(path, engine="h5netcdf", group="history") as history:
@@ -740,6 +740,7 @@ def test_columns_have_positions_units_and_pictures(tmp_path):
         assert history.wave_number_y.values == pytest.approx(2 * np.pi * np.arange(6))
         assert history.probe_0_velocity_x.attrs["units"] == "m/s"
         assert history.x.attrs["units"] == "m"
+        assert history.dt.attrs["units"] == history.time.attrs["units"] == "s"
     assert "x" not in whole.history
     for name in ("profile_x_speed", "spectrum_x_velocity_x", "probe_0_velocity_x"):
         assert plot(path, tmp_path / f"{name}.png", name, history=True).exists()
@@ -767,3 +768,15 @@ def test_a_restart_with_other_statistics_names_them(tmp_path):
         run(more, "numpy", tmp_path / "a.h5", start=RESTART)
     assert "statistics.maximum" in str(refused.value)
     assert "output.fields" not in str(refused.value)
+
+
+def test_the_longest_names_can_be_read_again(tmp_path):
+    covariance = "covariance_heat_flux_x_heat_flux_y"
+    wanted = {
+        "statistics.covariance": [["heat_flux_x", "heat_flux_y"]],
+        "statistics.integral": [{"name": "n" * 60, "fields": [covariance]}],
+    }
+    heatsolve.run("cooling-cube", backend="numpy", output=tmp_path / "a.h5",
+                  overrides=wanted | {"grid.nodes": [9, 9, 9], "time.end": 0.02})  # fmt: skip
+    history = heatsolve.open(tmp_path / "a.h5").history
+    assert any(name.startswith("integral_nnn") for name in history)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from many import Impatient
 
+import heatsolve
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.case.load import load, parse, recorded
 from heatsolve.control.controller import Start
@@ -789,3 +790,17 @@ def test_another_choice_of_fields_is_no_restart(tmp_path):
     other = load("cfdpython-06", ["checkpoint.every=20"])
     with pytest.raises(InputError, match=r"output\.fields: was"):
         run(other, "numpy", path, start=Start(restart=True))
+
+
+def test_a_box_of_initial_values_holds_points_on_its_ends():
+    """Whose coordinates rounding may put beside a decimal number: 0.3999... for 0.4."""
+    box = {"field": "concentration", "lower": [0.4], "upper": [0.8], "value": 1}
+    case = {
+        "model": {"kind": "transport", "velocity": [0]},
+        "grid": {"nodes": [11], "lower": [-1], "upper": [1]},
+        "boundary": {s: {"concentration": {"gradient": 0}} for s in ("left", "right")},
+        "initial": {"box": [box]},
+        "time": {"end": 0.1, "step": 0.1},
+    }  # fmt: skip
+    sim = heatsolve.Simulation(case, backend="numpy")
+    assert list(sim["concentration"].values) == [0] * 7 + [1, 1, 1, 0]

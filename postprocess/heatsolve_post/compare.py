@@ -128,7 +128,7 @@ def _pairing(one: Solution, two: Solution) -> Pairing | None:
         words = [", ".join(reversed(each)) for each in axes]
         raise InputError(f"{one.path} has the axes {words[0]}, {two.path} has {words[1]}")
     frames = _common_frames(one, two)
-    if all(_alike(axes[0][axis], axes[1][axis]) for axis in axes[0]):
+    if all(alike(axes[0][axis], axes[1][axis]) for axis in axes[0]):
         counts = [0 if each.time is None else len(each.time) for each in (one, two)]
         if counts[0] != counts[1]:
             raise InputError(f"{one.path} has {counts[0]} frames, {two.path} has {counts[1]}")
@@ -150,7 +150,7 @@ def _pairing(one: Solution, two: Solution) -> Pairing | None:
     return Pairing(finer, frames)
 
 
-def _alike(line: np.ndarray, other: np.ndarray) -> bool:
+def alike(line: np.ndarray, other: np.ndarray) -> bool:
     reach = np.abs(line).max(initial=0.0)
     return line.shape == other.shape and np.allclose(line, other, rtol=0.0, atol=1e-9 * reach)
 
@@ -239,7 +239,8 @@ def _difference(
         apart, differ = _apart(a, b, tolerance * scale)
         if not first and differ.any():
             place = np.unravel_index(int(np.argmax(differ)), differ.shape)
-            where = _place(grid, frame, (start + int(place[0]), *map(int, place[1:])))
+            at = start + int(place[0]), *map(int, place[1:])
+            where = _place(grid, frame, at, one.time)
             first = f"{where}: {float(a[place])!r} and {float(b[place])!r}"
         largest, count = max(largest, float(apart.max(initial=0.0))), count + a.size
         differing += int(np.count_nonzero(differ))
@@ -264,10 +265,12 @@ def _apart(a: np.ndarray, b: np.ndarray, limit: float) -> tuple[np.ndarray, np.n
     return apart, ~nothing & ((a != b) | (np.signbit(a) != np.signbit(b)))
 
 
-def _place(solution: Solution, frame: tuple[int, ...], index: tuple[int, ...]) -> str:
-    """A place in words: coordinates and time, and its indices in the file."""
+def _place(
+    solution: Solution, frame: tuple[int, ...], index: tuple[int, ...], times: np.ndarray | None
+) -> str:
+    """A place in words: coordinates, one of the times, and its indices in the file."""
     pairs = list(zip(solution.coordinates.items(), index, strict=True))[::-1]
     words = [f"{axis} = {line[number]:g}" for (axis, line), number in pairs]
-    if frame and solution.time is not None:
-        words.append(f"t = {solution.time[frame[0]]:g}")
+    if frame and times is not None:
+        words.append(f"t = {times[frame[0]]:g}")
     return f"{', '.join(words)} [{', '.join(map(str, (*frame, *index)))}]"

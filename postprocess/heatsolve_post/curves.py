@@ -167,8 +167,11 @@ def holds_profile(solution: Solution, wanted: Profile) -> bool:
     return wanted.field in solution.units
 
 
-def profile_figure(solution: Solution, wanted: Profile) -> tuple[Figure, float]:
-    """The profile and its reference in one Figure; their largest difference at its positions."""
+def profile_figure(solution: Solution, wanted: Profile) -> tuple[Figure, float | None]:
+    """Both profiles in one Figure, and their largest difference at the reference's positions.
+
+    None if no position lies between points of the file.
+    """
     line, values = profile_of(solution, wanted)
     positions, reference = np.array(wanted.positions), np.array(wanted.values)
     inside = (positions >= line[0]) & (positions <= line[-1])
@@ -182,7 +185,7 @@ def profile_figure(solution: Solution, wanted: Profile) -> tuple[Figure, float]:
             label=wanted.source or "reference")  # fmt: skip
     ax.margins(x=0.01)
     drawing.legend(loc="outside lower center", fontsize=8)
-    return drawing, float(difference.max(initial=0.0))
+    return drawing, float(difference.max()) if difference.size else None
 
 
 # ---- speed --------------------------------------------------------------------------------------

@@ -95,6 +95,8 @@ def verdict_of(solution: Solution) -> tuple[bool, str]:
     norm = ""
     if isinstance(residual, float) and residual == residual:
         norm = f", norm {residual / scale:.3g}{relative}"
+    if "stopped" in attributes:
+        return False, f"Stopped{counted}: {attributes['stopped']}."
     if not attributes.get("converged", False):
         return False, f"Not converged{counted}{norm}."
     if solution.time is not None:
@@ -159,7 +161,10 @@ def _profiles(solution: Solution) -> Iterator[str]:
         for profile in drawn:
             drawing, difference = profile_figure(solution, profile)
             name = profile.field.replace("_", " ")
-            yield _image(drawing, f"profile of {name}", f"{name}: at most {difference:.2g} apart.")
+            apart = "no position of the reference lies between points of this file"
+            if difference is not None:
+                apart = f"at most {difference:.2g} apart"
+            yield _image(drawing, f"profile of {name}", f"{name}: {apart}.")
         yield "</div>"
 
 
@@ -175,7 +180,8 @@ def _convergence(solution: Solution) -> Iterator[str]:
     if "residual" in solution.history and len(solution.history["residual"]):
         marches = solution.time is not None
         yield f"<h2>{'Change from step to step' if marches else 'Convergence'}</h2>"
-        said = "It is that of one step, so it changes with the length of steps." if marches else ""
+        of_a_step = marches and "rate" not in solution.norm
+        said = "It changes with the length of a step." if of_a_step else ""
         yield _image(norm_figure(solution), solution.norm, said)
 
 

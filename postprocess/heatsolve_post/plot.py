@@ -12,6 +12,7 @@ from matplotlib.contour import QuadContourSet
 
 from heatsolve.errors import InputError
 from heatsolve.io.reader import Source, read
+from heatsolve_post.compare import alike
 from heatsolve_post.curves import column_figure, norm_figure
 from heatsolve_post.style import (
     CURVE,
@@ -227,12 +228,16 @@ def _comparison(view: View, other: View, how: Look) -> Figure:
     if len(view.axes) == 3:
         raise InputError("--compare draws planes and lines: cut them out with --slice")
     same = list(view.axes) == list(other.axes) and all(
-        line.shape == other.axes[axis].shape and np.allclose(line, other.axes[axis])
-        for axis, line in view.axes.items()
+        alike(line, other.axes[axis]) for axis, line in view.axes.items()
     )
+    paths = f"{view.solution.path} and {other.solution.path}"
     if not same:
-        paths = f"{view.solution.path} and {other.solution.path}"
         raise InputError(f"{paths} have other points: nothing can be subtracted")
+    whens = [each.moment(each.frames[-1]) for each in (view, other)]
+    if all(whens) and whens[0] != whens[1]:
+        raise InputError(
+            f"{paths} are drawn at {' and '.join(whens)}: name a time of both by --at-time"
+        )
     return (_comparison_of_lines if len(view.axes) == 1 else _comparison_of_planes)(
         view, other, how
     )

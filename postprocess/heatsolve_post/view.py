@@ -1,6 +1,7 @@
 """The part of a file that a figure shows: a field, its cuts, its times, walls and obstacles."""
 
 import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, reduce
@@ -13,6 +14,7 @@ from heatsolve.case.load import recorded
 from heatsolve.errors import InputError
 from heatsolve.io.reader import Solution, Source, cuts, evenly, read
 from heatsolve.report import shown
+from heatsolve.stencil.data import Data
 
 DRAWN_POINTS = 1000
 """The most points along an axis of a figure."""
@@ -307,13 +309,18 @@ def solid(
     return lines, np.pad(share, 1, mode="edge")
 
 
+STATISTIC = re.compile("^(mean|variance|minimum|maximum|covariance)_")
+"""The begin of the name of a statistic, whose meaning inside obstacles is the field's."""
+
+
 def hidden(domain: Domain, field: str, positions: Mapping[str, np.ndarray]) -> np.ndarray | None:
     """Whether points lie in obstacles where a field has no meaning; None without such obstacles.
 
     A pressure has no meaning there, nor has a quantity without a value of the obstacle: it keeps
     its initial value. `positions`: along the axes, in the shape of the points.
     """
-    if field.startswith("velocity_"):
+    field = STATISTIC.sub("", field)
+    if field.startswith("velocity_") or field == "speed":
         return None
     mute = [each for each in domain.obstacles if getattr(each, field, None) is None]
     return within(mute, positions) if mute else None
@@ -365,7 +372,10 @@ def _of_text(text: str) -> tuple[Case, Domain] | None:
     grid = case.grid
     ends = zip(grid.lower, grid.upper, strict=True)
     return case, Domain(
-        dict(zip(grid.axes, ends, strict=True)), frozenset(grid.periodic), case.obstacles
+        dict(zip(grid.axes, ends, strict=True)),
+        frozenset(grid.periodic),
+        # Files of shapes need not be here.
+        tuple(each for each in case.obstacles if not isinstance(each.shape, Data)),
     )
 
 

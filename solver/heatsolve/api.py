@@ -29,6 +29,7 @@ from heatsolve.errors import CaseError, InputError
 from heatsolve.io.checkpoints import CheckpointStore
 from heatsolve.io.memory import whole
 from heatsolve.io.writer import target
+from heatsolve.linear.iterate import Outcome
 from heatsolve.models.heat.solver import method_name
 from heatsolve.models.user import model as model
 from heatsolve.parallel.ranks import Ranks, failing_together, find_ranks
@@ -190,7 +191,7 @@ class Simulation(Mapping[str, Any]):
         self._began, self._ranks = clock.perf_counter(), find_ranks()
         self._report = Report(quiet, mute=self._ranks.rank > 0)
         with self._together():
-            self.case = case if isinstance(case, Case) else load(case, overrides)
+            self.case = _loaded(case, overrides)
             """The case."""
             path = self._path(output, restart)
             start = Start(restart, overwrite=overwrite)
@@ -198,7 +199,7 @@ class Simulation(Mapping[str, Any]):
             self._run = Run(*args, strict=strict, kept=output is False)
             pause = self._run.advance()
             assert pause is not None
-            self._at = pause
+            self._at, self._first = pause, pause.number
 
     def _path(self, output: str | Path | bool | None, restart: bool) -> Path | None:
         """The path of the run's file; None for NAME.h5, or for no file."""
@@ -251,26 +252,27 @@ class Simulation(Mapping[str, Any]):
 
         Raises InputError for a time behind the end of the march, or a value that is no time.
         """
-        schedule, end = Schedule(), self.case.time
+        moment, end = math.inf, self.case.time
         if until is not None:
             if end is None:
                 raise InputError("until: a steady case has no time, use step()")
-            until = time_of(given := until)
-            if until is None or math.isnan(until):
-                raise InputError(f'until = {given!r} must be a time such as 0.5 or "0.5 s"')
-            if until > end.end:
-                raise InputError(f"until = {until:g} lies behind time.end = {end.end:g}")
-            if self.time is not None and until <= self.time:
+            found = time_of(until)
+            if found is None or math.isnan(found):
+                raise InputError(f'until = {until!r} must be a time such as 0.5 or "0.5 s"')
+            if found > end.end:
+                raise InputError(f"until = {found:g} lies behind time.end = {end.end:g}")
+            # The time of a step is rounded: 7 steps of 0.01 end before 0.07.
+            if self.time is not None and found <= self.time + 1e-9 * abs(found):
                 return
-            schedule = Schedule(times=(until,))
-        self._go(Until(schedule=schedule))
+            moment = found
+        self._go(Until(time=moment))
 
     def march(self, every: Every = None) -> Iterator[Self]:
         """Yield the simulation now, at the times of `every`, at the end: see `heatsolve.march`."""
         return self._march(schedule_of(every, self.case.model.steady))
 
     def _march(self, schedule: Schedule) -> Iterator[Self]:
-        seen = self.steps if self._at.restarted else -1
+        seen = self._first if self._at.restarted else -1
         try:
             while not self.over or self.steps != seen:
                 if self.steps != seen:
@@ -278,7 +280,7 @@ class Simulation(Mapping[str, Any]):
                     yield self
                     self._yielded = False
                 if steps := schedule.steps:
-                    self._go(Until(seen - seen % steps + steps))
+                    self._go(Until(self.steps - self.steps % steps + steps))
                 else:
                     self._go(Until(schedule=schedule))
         except GeneratorExit:
@@ -529,7 +531,13 @@ class Simulation(Mapping[str, Any]):
     def save(self, path: str | Path) -> None:
         """Write the fields now, and the history up to now, to a file of results."""
         with failing_together(self._ranks), np.errstate(all="ignore"):
-            save(self._at, target(_file("path", path)), self._seconds, self._run.changes)
+            args = self._seconds, self._run.changes, None, self._outcome
+            save(self._at, target(_file("path", path)), *args)
+
+    @property
+    def _outcome(self) -> Outcome | None:
+        """The outcome of a run that is over."""
+        return None if self._run.result is None else self._run.result.outcome
 
     @property
     def _seconds(self) -> float:
@@ -541,7 +549,8 @@ class Simulation(Mapping[str, Any]):
 
     def _snapshot(self, names: Sequence[str] | None = None) -> Result:
         with failing_together(self._ranks), np.errstate(all="ignore"):
-            found = save(self._at, None, self._seconds, self._run.changes, names)
+            args = self._seconds, self._run.changes, names, self._outcome
+            found = save(self._at, None, *args)
         assert found is not None
         return Result(found)
 
@@ -631,10 +640,19 @@ def check(
     >>> answer.steps * answer.step > 0.99
     True
     """
-    loaded = case if isinstance(case, Case) else load(case, overrides)
+    loaded = _loaded(case, overrides)
     with locating(loaded):
         report = Report(quiet=True)
         return Check(preview(loaded, backend, ranks, report, strict, timed, machine))
+
+
+def _loaded(case: str | Path | Mapping[str, Any] | Case, overrides: Overrides) -> Case:
+    """The case itself, or loaded with overrides. Raises InputError for overrides of a `Case`."""
+    if not isinstance(case, Case):
+        return load(case, overrides)
+    if overrides:
+        raise InputError("overrides: a loaded case takes none, give them to heatsolve.load")
+    return case
 
 
 def _name_of(case: Case, restart: bool) -> str:

@@ -271,7 +271,9 @@ def model_in_time(
         case = case.altered(time={"step": time_steps.step})
     machine, ranks = before.backend, before.ranks
     model = make_model(with_layers(case, machine, ranks), machine, ranks)
-    return model, time_step_controller(model)
+    changed = time_step_controller(model)
+    changed.count = time_steps.count  # a restart checks the steps that this march checks
+    return model, changed
 
 
 def save(
@@ -280,14 +282,16 @@ def save(
     seconds: float,
     changes: Sequence[Changed],
     names: Sequence[str] | None = None,
+    outcome: Outcome | None = None,
 ) -> Solution | None:
     """Write the fields `names` and the history at a pause to a file (asks all processes).
 
     By default it writes the fields of the case's own file. Without a path, it returns the content
-    of the file instead. `seconds`: the time that the run has taken so far.
+    of the file instead. `seconds`: the time that the run has taken so far; `outcome`: the outcome
+    of a run that is over.
     """
     problem = pause.problem
-    outcome = Outcome("stopped", pause.number, pause.norm)
+    outcome = outcome or Outcome("stopped", pause.number, pause.norm)
     if path is not None:
         refuse_to_replace_data(problem.case, [path], "save to another file")
     with File(problem, path, None) as file:
@@ -618,7 +622,8 @@ def say_ending(report: Report, case: Case, outcome: Outcome, errors: dict[str, f
         "rounding": f"converged at rounding level {number}, {case.norm_words} {norm:.3e}{relative} "
         f"at a floor of {floor:.3e}",
         "count": f"done, {outcome.count} {unit}",
-        "limit": f"NOT converged {number}, {case.norm_words} {norm:.6e}{relative}",
+        "limit": f"NOT converged {number}"
+        + (f", {case.norm_words} {norm:.6e}{relative}" if math.isfinite(norm) else ""),
         "stopped": f"stopped {number}: {outcome.reason}",
     }
     report.line(endings[outcome.ending])

@@ -386,6 +386,8 @@ class Solver(Section):
             yield ("monitor",), 'must be "update" with solver.update, which defines no residual'
         if self.norm == "sum-abs-change" and self.monitor != "update":
             yield ("monitor",), 'must be "update" with norm = "sum-abs-change"'
+        if self.norm == "sum-abs-change" and self.relative:
+            yield ("relative",), 'must be false with norm = "sum-abs-change", itself relative'
         if self.update and "weight" in self.model_fields_set:
             yield ("weight",), "has no effect with solver.update"
         for key, methods in OPTIONS.items():

@@ -33,6 +33,10 @@ from heatsolve.stencil.solid import Solid
 
 MAX_INTEGER = 2**53  # up to here every whole number is a float64 too
 WALL_TIME = re.compile(r"\s*(\d+(?:\.\d+)?(?:e[-+]?\d+)?)\s*(s|min|h)\s*", re.ASCII | re.I)
+COLUMNS = frozenset(
+    ("iteration", "time", "dt", "residual", "divergence", "courant", "kinetic_energy", "enstrophy")
+)
+"""Columns of the history that a constant could hide in a condition."""
 UNITS_OF_TIME = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 Mistake = tuple[KeyPath, str]  # a key path below the checked section, and a sentence
@@ -205,7 +209,12 @@ def _row_condition(value: Any, info: ValidationInfo) -> Expression:
     if not isinstance(value, str):
         raise ExpressionError(f"must be an expression, not {show(value)}")
     context: Any = info.context
-    names = set(re.findall(r"[^\W\d]\w*", value)) - {*NATURAL, *context["constants"]}
+    named = set(re.findall(r"[^\W\d]\w*", value))
+    if both := sorted(named & COLUMNS & set(context["constants"])):
+        raise ExpressionError(
+            f'"{both[0]}" is a column of the history and a constant here: rename the constant'
+        )
+    names = named - {*NATURAL, *context["constants"]}
     expression = _compile(value, sorted(names), info)
     if not expression.names:
         raise ExpressionError("names no column of the history")

@@ -5,6 +5,7 @@ CSV files and images as a whole.
 """
 
 import csv
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -222,14 +223,19 @@ def _table(path: Path) -> tuple[list[str], np.ndarray, list[int]]:
     except UnicodeDecodeError:
         raise InputError(f"{path} is no text in UTF-8: save it as UTF-8") from None
     text = [(n, line) for n, line in enumerate(written, start=1) if line.strip()]
-    # NumPy begins a header with "#", like a comment.
+    # NumPy begins the lines of a header with "#", like comments; one of them may name the columns.
     first, begin = text[0] if text else (0, "")
+    top = list(itertools.takewhile(lambda each: each[1].lstrip().startswith("#"), text))
     text = [(n, line) for n, line in text if not line.lstrip().startswith("#")]
+    for n, line in top if text else ():
+        words = _split(line.lstrip("# "), text[0][1])
+        if len(words) == len(_split(text[0][1], text[0][1])) and {"t", *AXIS_NAMES} & set(words):
+            first, begin = n, line.lstrip()
     if begin.startswith("#") and {"t", *AXIS_NAMES} & set(re.split(r"\W+", begin)):
         text.insert(0, (first, begin.lstrip("# ")))
     if not text:
         raise InputError(f"{path} is empty")
-    mark = next((each for each in (";", ",", "\t") if each in text[0][1]), " ")
+    mark = _mark(text[0][1])
     rows = csv.reader([line for _, line in text], delimiter=mark, skipinitialspace=True)
     try:
         cells = [[cell.strip() for cell in row] for row in rows]
@@ -260,6 +266,16 @@ def _table(path: Path) -> tuple[list[str], np.ndarray, list[int]]:
         if len(given) != width:
             raise InputError(f"{path}, line {n}: has {len(given)} cells, the first row has {width}")
     return header[:width] if named else [], table, numbers[named:]
+
+
+def _mark(line: str) -> str:
+    """The mark between the cells of a line."""
+    return next((each for each in (";", ",", "\t") if each in line), " ")
+
+
+def _split(line: str, like: str) -> list[str]:
+    """The cells of a line, divided by the mark of the line `like`."""
+    return [cell.strip() for cell in line.split(_mark(like).strip() or None)]
 
 
 def _no_number(cell: str) -> str:

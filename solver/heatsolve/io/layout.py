@@ -56,8 +56,8 @@ MEASURES = {
 """The attributes of a run that are texts, and that are numbers, besides numbers `error_...`."""
 MOST_BYTES = 8 * 2**20
 """The largest size of an attribute; a case, the longest attribute, is not larger."""
-MOST_LETTERS = 100
-"""Letters of the longest name of a field."""
+MOST_LETTERS, MOST_SHOWN = 255, 100
+"""The most letters of a name in a file, and of a name in a message."""
 PATIENCE = 60
 """Seconds of a trial: a sound file takes a moment, a damaged file may take forever."""
 
@@ -172,7 +172,7 @@ def demand_unit(group: h5py.Group, name: str) -> None:
 def damage(group: h5py.Group, name: str, what: str) -> FileFailure:
     """The error for an item of a group that is not as heatsolve writes it."""
     place = f"{group.name.rstrip('/')}/{name}".lstrip("/")
-    short = place if len(place) <= MOST_LETTERS else f"{place[:MOST_LETTERS]}..."
+    short = place if len(place) <= MOST_SHOWN else f"{place[:MOST_SHOWN]}..."
     return FileFailure(f"{group.file.filename} is damaged: {short!r} {what}")
 
 

@@ -194,7 +194,8 @@ class FieldFile(AbstractContextManager["FieldFile"]):
                 scales = [] if name == axes[name] else [group[axes[name]]]
                 if dataset.ndim > 1:
                     scales.append(self._column_axis(group, name, dataset.shape[1]))
-                unit = "time" if name in ROW_TIMES.values() else OF_A_FIELD.sub("", name)
+                is_time = name == "dt" or name in ROW_TIMES.values()
+                unit = "time" if is_time else OF_A_FIELD.sub("", name)
                 self._describe(dataset, unit, scales)
             for key, item in attributes.items():
                 if item is not None:

@@ -342,7 +342,9 @@ class ConvergenceTest:
         self.state = state
         self.history = history
         self._criterion.begin_with(state.first)
-        if state.ending == "tolerance" and not self._criterion.met(state.norm):
+        if self._criterion.fixed:  # an exact number of iterations has no other end
+            state.ending, state.without_fall = "", 0
+        elif state.ending == "tolerance" and not self._criterion.met(state.norm):
             state.ending = ""
 
     def most_checks(self, wanted: int) -> int:

@@ -276,6 +276,10 @@ class Model(ABC):
         """Make the field of a steady case the initial one again."""
         raise NotImplementedError
 
+    def complete(self, u: Any) -> Any:
+        """An iterate of a steady case, with the values of wall nodes that copy the nodes inside."""
+        raise NotImplementedError
+
     def add_magnitudes(self, array: Any, into: Accumulator) -> None:
         """Add |u| at all points of a file, walls included, for a steady case."""
         raise NotImplementedError

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from heatsolve.case.case import Case
-from heatsolve.stencil.grid import WALLS, Grid, Region, make_grid, sampled
+from heatsolve.stencil.grid import TOUCH, WALLS, Grid, Region, make_grid, sampled
 from heatsolve.stencil.language import ZERO
 
 if TYPE_CHECKING:
@@ -92,8 +92,10 @@ def region_of(box: Any, grid: Grid) -> Region:
     region = []
     for axis, low, high in zip(grid.axes, *map(reversed, box.corners), strict=True):
         lines = axis.numbers if box.by_index else axis.coordinates
+        near = 0.0 if box.by_index else TOUCH * axis.spacing
         first, stop = axis.own
-        inside = np.flatnonzero((lines[first:stop] >= low) & (lines[first:stop] <= high))
+        own = lines[first:stop]
+        inside = np.flatnonzero((own >= low - near) & (own <= high + near))
         ends = (int(first + inside[0]), int(first + inside[-1]) + 1) if inside.size else (0, 0)
         region.append(ends)
     return tuple(region)

@@ -49,7 +49,7 @@ def unused_keys(case: Case, machine: Backend, ranks: int) -> Found:
     own = case.field_names
     lacking = f"the model has no such field (it has {', '.join(own)})"
     reasons["units"] |= {name: lacking for name in FIELDS if name not in own}
-    if getattr(case.model, "buoyancy", None) is None:
+    if case.model.equations is None and getattr(case.model, "buoyancy", None) is None:
         unmoved = "without model.buoyancy the temperature moves nothing"
         reasons["model"]["reference_temperature"] = unmoved
     in_sections = [

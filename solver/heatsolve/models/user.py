@@ -46,9 +46,9 @@ from heatsolve.stencil.language import Point
 
 TAKEN = frozenset(
     ("x", "y", "z", "t", "time", "kind", "steady", "box", "boxes", "file", "point", "points")
-) | {"history", "equations", "mistakes"}
+) | {"history", "equations", "mistakes", "model_config", "one_of"}
 """Names that neither a field nor a parameter may have: axes, keys and attributes of sections."""
-NAME = re.compile(r"[a-z][a-z0-9_]*")
+NAME = re.compile(r"[a-z][a-z0-9_]{,59}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,7 +222,7 @@ def _demand_names(
     for each in names:
         reason = ""
         if not NAME.fullmatch(each):
-            reason = "write lower-case letters, digits and _, a letter first, such as temperature"
+            reason = "write up to 60 lower-case letters, digits and _, a letter first"
         elif each in TAKEN:
             reason = "the word has a meaning in every case"
         elif names.count(each) > 1:

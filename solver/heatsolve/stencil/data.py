@@ -377,10 +377,12 @@ class _Line:
     def __init__(self, box: Axis, line: np.ndarray, how: str):
         self._box, self._how = box, how
         self._length, last = box.upper - box.lower, line.size - 1
-        if box.periodic and last > 1 and line[-1] - line[0] >= self._length * (1 - NEAR / last):
+        extent = line[-1] - line[0]
+        self._wraps = box.periodic and extent <= self._length * (1 + NEAR)
+        if self._wraps and last > 1 and extent >= self._length * (1 - NEAR / last):
             line = line[:-1]  # it is the first point once more
         self._line = line
-        ends = [line[0] + self._length] if box.periodic else []
+        ends = [line[0] + self._length] if self._wraps else []
         self._knots = np.concatenate([line, ends])
 
     def outside(self) -> str:
@@ -393,7 +395,7 @@ class _Line:
         low, high = line[0] - reach[0], line[-1] + reach[1]
         slack = NEAR * self._length
         covered = low <= box.lower + slack and high >= box.upper - slack
-        if covered or (box.periodic and high - low >= self._length - slack):
+        if covered or (self._wraps and high - low >= self._length - slack):
             return ""
         low, high = (0.0 if abs(end) < slack else end for end in (low, high))
         return (
@@ -410,7 +412,7 @@ class _Line:
         if self._how == "conservative":
             return self._means(at)
         line, knots = self._line, self._knots
-        if self._box.periodic:
+        if self._wraps:
             beyond = (at < line[0]) | (at > line[0] + self._length)
             at = np.where(beyond, line[0] + (at - line[0]) % self._length, at)
         low = np.clip(np.searchsorted(knots, at, side="right") - 1, 0, knots.size - 2)
@@ -429,9 +431,9 @@ class _Line:
         middle between neighbouring points."""
         line, box = self._line, self._box
         low, high = at - 0.5 * box.spacing, at + 0.5 * box.spacing
-        if box.periodic:
+        if self._wraps:
             line = np.concatenate([line + n * self._length for n in (-1, 0, 1)])
-        else:
+        elif not box.periodic:
             low, high = np.maximum(low, box.lower), np.minimum(high, box.upper)
         middles = 0.5 * (line[1:] + line[:-1])
         first = np.searchsorted(middles, low + NEAR * (high - low), side="right")

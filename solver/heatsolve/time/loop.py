@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,7 +12,7 @@ from heatsolve.errors import CaseError, Diverged, InputError, NotConverged
 from heatsolve.linear.iterate import Outcome, Watcher, solving
 from heatsolve.linear.stopping import Criterion
 from heatsolve.linear.system import Method, System
-from heatsolve.models.base import Model, Stepper
+from heatsolve.models.base import ROUNDING, Model, Stepper
 from heatsolve.models.heat.solver import make_method, stall
 from heatsolve.time.history import Log, TimeLoopState
 from heatsolve.time.pause import Pause, Until
@@ -61,13 +60,15 @@ def iterating(
         except StopIteration as end:
             outcome: Outcome = end.value
             break
-        present: Callable[[], dict[str, Any]] = partial(dict, [(name, at.u)])
+
+        def present(u: Any = at.u) -> dict[str, Any]:
+            return {name: problem.complete(u)}
+
         again = resumed is not None
         until = yield Pause(problem, at.number, None, at.norm, again, present, back=at.back)
     if system.singular:
         system.remove_mean(field)
-    if problem.case.solver.update is not None:
-        problem.set_walls(0.0)  # wall nodes that copy the values inside
+    problem.complete(field)
     return outcome
 
 
@@ -159,9 +160,8 @@ class TimeLoop:
                 self._controller.check(self._number, self._capture)
             time_step = self._step()
             if time_step is None:
-                return Outcome(
-                    "limit", self._number + 1, self._stepper.norm, history=self._log.history
-                )
+                norm, history = self._log.state.norm, self._log.history
+                return Outcome("limit", self._number + 1, norm, history=history)
             if not self._ends and self._reaches(time_step):
                 yield from self._pause()
         # Saved before the last frame, which a march that goes on to a later end does not keep.
@@ -221,6 +221,7 @@ class TimeLoop:
             self._sampling.until(*now),
             self._controller.next - number,
             asked.number - number,
+            Schedule(times=(asked.time,)).until(*now),
             *(schedule.until(*now) for schedule in schedules),
         )
         return max(until, 1) - 1
@@ -239,7 +240,9 @@ class TimeLoop:
     def _reaches(self, time_step: TimeStep) -> bool:
         """Whether a step reaches the next pause that was asked for."""
         asked, number = self._asked, self._number
-        return number >= asked.number or asked.schedule.due(number, time_step) or asked.hurried
+        reached = time_step.parts[-1].end + ROUNDING * time_step.length >= asked.time
+        due = asked.schedule.due(number, time_step)
+        return reached or due or number >= asked.number or asked.hurried
 
     def _outcome(self) -> Outcome:
         log, march = self._log, self._case.march

@@ -1,5 +1,6 @@
 """Pauses of a run, at which the program that drives it reads fields and chooses the next pause."""
 
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,13 +23,15 @@ class Until:
     """How far a run goes before it pauses again, or why it ends here.
 
     It pauses after iteration or step `number`, or earlier, after a step at which `schedule` is due:
-    a pause never changes the length of a step. `stop` is the reason to end the run. With
+    a pause never changes the length of a step; or after the first step that reaches `time`. `stop`
+    is the reason to end the run. With
     `settings`, keys of the case and their new values, it takes these settings and pauses again at
     once. A run of one process also pauses at the next step after a `request` to stop.
     """
 
     number: int = sys.maxsize
     schedule: Schedule = field(default_factory=Schedule)
+    time: float = math.inf
     stop: str = ""
     settings: tuple[tuple[str, str], ...] = ()
     request: StopRequest | None = field(default=None, compare=False)
@@ -45,6 +48,8 @@ class Until:
             return ", ".join(f"{key} = {value}" for key, value in self.settings)
         if self.number < sys.maxsize:
             return f"step {self.number}"
+        if self.time < math.inf:
+            return f"t = {self.time:g}"
         if self.schedule.times:
             return f"t = {self.schedule.times[-1]:g}"
         return f"every {self.schedule.seconds:g} s" if self.schedule.seconds else "all steps"

@@ -113,7 +113,10 @@ class EvenTimeSteps(TimeStepController):
     def next_step(self, number: int, time: float, fields: Mapping[str, Any]) -> TimeStep:
         parts = tuple(substeps(self.time, number, self.step, self.count))
         last = number == self.count - 1
-        return TimeStep(parts, last, last and parts[-1].length < self.step * (1.0 - SHORTFALL))
+        shortened = parts[-1].length < self.step * (1.0 - SHORTFALL)
+        # Where nothing moves, a march to a later end has another step.
+        ends_all = self.time.step is None and self.step == self.time.end
+        return TimeStep(parts, last, last and (shortened or ends_all))
 
     def steps_of_one_length(self, number: int) -> int:
         return max(1, self.count - 1 - number)  # the last step may be shorter
@@ -289,7 +292,7 @@ def step_length(problem: Model) -> tuple[float, str]:
     limit, step = problem.largest_step(), time.step
     if step is None:
         assert time.cfl is not None
-        step = min(time.cfl * limit, time.end)  # where nothing moves, one step reaches the end
+        step = time.cfl * limit if math.isfinite(limit) else time.end  # nothing moves: one step
     # A step chosen at the limit may exceed it by rounding.
     return step, "" if step <= limit * (1.0 + 1e-12) else unstable(time, step, limit)
 

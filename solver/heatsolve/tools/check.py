@@ -304,6 +304,8 @@ def _units(case: Case, time_steps: TimeStepController | None) -> tuple[int | Non
         return None, "not known, for the number of iterations is not"
     if case.march.tolerance is not None:
         return None, f"not known: it ends when it is steady, or after {time_steps.count} steps"
+    if case.stop.when is not None:
+        return None, f"not known: it ends when stop.when holds, or after {time_steps.count} steps"
     if_steady = ", if the flow stays as fast as at t = 0" if time_steps.follows else ""
     return time_steps.count, f"{time_steps.count} steps{if_steady}"
 

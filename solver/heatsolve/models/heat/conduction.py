@@ -295,6 +295,11 @@ class Conduction(Model):
     def heat_flows(self) -> dict[str, float]:
         return heat_flows(self)
 
+    def complete(self, u: Any) -> Any:
+        if self.case.solver.update is not None:
+            self.write_walls(u, 0.0)
+        return u
+
     def add_magnitudes(self, array: Any, into: Accumulator) -> None:
         """Add |T| at all points of a file, walls included."""
         self.write_walls(array, 0.0)
