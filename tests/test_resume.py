@@ -226,3 +226,34 @@ def test_a_checkpoint_whose_case_is_not_valid_here():
         InputError, match="the case in the checkpoint is not valid here: checkpoint:1"
     ):
         compare("[grid\n", MARCH)
+
+
+FILES = """
+[[output.file]]
+name = "a"
+stride = 2
+[[output.line]]
+from = [0]
+to = [1]
+points = 5
+"""
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("output.file.0.stride=4", "output.file.0.stride: was [2] in the checkpoint, is [4] now"),
+        ("output.line.0.points=6", "output.line.0.points: was 5 in the checkpoint, is 6 now"),
+        ("output.file.0.stride=[2]", ""),
+        ("output.file.0.fields=['temperature']", ""),
+        ("output.file.0.every=7", ""),
+        ("output.file=[]", "output.file: was 1 given in the checkpoint, is absent now"),
+    ],
+)
+def test_files_and_lines_name_their_keys(override, sentence):
+    """A default, or the same points, may be written in another way."""
+    text = MARCH + FILES
+    if sentence:
+        assert refusal(text, override).endswith(sentence)
+    else:
+        compare(text, text, override)

@@ -14,6 +14,7 @@ from typing import Any
 from heatsolve.case.case import Case
 from heatsolve.case.data import LISTS, MOST_COORDINATES
 from heatsolve.case.load import parse
+from heatsolve.case.output import OutputFile
 from heatsolve.case.sections import Section
 from heatsolve.case.toml import KeyPath, dotted
 from heatsolve.case.types import DATA
@@ -161,17 +162,30 @@ def _changes(old: Case, new: Case, method_name: MethodName) -> Iterator[Change]:
     columns = {"probes": "probes", "line": "lines", "heat_flow": "heat_flow"}
     for key, attribute in columns.items():
         read = [getattr(case.output, attribute) for case in (old, new)]
-        if read[0] != read[1]:
+        if key == "line":
+            yield from _differences(read[0], read[1], ("output", key))
+        elif read[0] != read[1]:
             yield ("output", key), read[0], read[1]
-    files = [{f.name: f.model_copy(update=FREE) for f in case.output.files} for case in (old, new)]
-    if files[0] != files[1] and not new.model.steady:
-        yield ("output", "file"), old.output.files, new.output.files
+    if not new.model.steady:
+        yield from _differences(_files(old), _files(new, _files(old)), ("output", "file"))
     if new.scheme == "collocated" and old.solver.iterations != new.solver.iterations:
         yield ("solver", "iterations"), old.solver.iterations, new.solver.iterations
     before, after = (case.time.tolerance if case.time else None for case in (old, new))
     if (before is None) != (after is None):  # the march then has another norm
         yield ("time", "tolerance"), before, after
     yield from _differences(old, new)
+
+
+def _files(case: Case, like: Sequence[OutputFile] = ()) -> tuple[OutputFile, ...]:
+    """`[[output.file]]` with its defaults, and without the keys that may change; in the order of
+    the names of the files `like`, if these are the same."""
+    files = {}
+    for file in case.output.files:
+        strides = file.strides(len(case.grid.counts))
+        given = {"fields": file.fields or case.field_names, "stride": strides}
+        files[file.name] = file.model_copy(update=FREE | given)
+    order = [file.name for file in like]
+    return tuple(files[name] for name in (order if set(order) == set(files) else files))
 
 
 def _differences(old: Any, new: Any, path: KeyPath = ()) -> Iterator[Change]:
