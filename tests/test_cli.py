@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from heatsolve import __version__, cli
+from heatsolve import __version__, api, cli
 from heatsolve.backends import registry as choice
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.case.load import load, load_shipped, parse, shipped
@@ -634,3 +634,12 @@ def test_the_command_line_imports_lazily():
     assert {n for n in loaded if n.split(".")[0] == "heatsolve"} <= {
         "heatsolve", "heatsolve.cli", "heatsolve.errors", "heatsolve.report",
     }  # fmt: skip
+
+
+def test_check_of_a_march_that_a_condition_ends(folder):
+    """A bound of the time to the end would be none; each file in 2D has XDMF beside it."""
+    stop = {"stop.when": "time > 0.5", "output.file": [{"name": "west", "upper": [0.5, 1]}]}
+    march = {"model.steady": False, "time": {"end": 1, "step": 0.1, "scheme": "backward-euler"}}
+    found = api.check("plate.toml", overrides=stop | march, backend="numpy")
+    assert found["in all"].startswith("not known: it ends when stop.when holds, or after 10 steps")
+    assert "plate_west.xdmf" in found["files"]

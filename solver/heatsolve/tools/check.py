@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -139,13 +139,14 @@ def steps(problem: Model) -> Generator[str, None, TimeStepController]:
     if limit < math.inf:
         yield Row("stability", f"a step of at most {limit:.6g}", stable_step=limit)
     time_steps = time_step_controller(problem)
+    step = min(time_steps.step, time.end)
     warning = ", UNSTABLE but allowed" if time_steps.warning else ""
     at_first = ", at first: they follow the flow" if time_steps.follows else ""
     yield Row(
         "steps",
-        f"{time_steps.count} of {time_steps.step:.6g} to t = {time.end:g}{at_first}{warning}",
+        f"{time_steps.count} of {step:.6g} to t = {time.end:g}{at_first}{warning}",
         steps=time_steps.count,
-        step=time_steps.step,
+        step=step,
     )
     yield Row("history", history(problem.case, time_steps.count))
     return time_steps
@@ -233,11 +234,16 @@ def files(case: Case, grid: Grid, count: int) -> str:
     counted = "" if case.time is None else f", {frames} frames{more}"
     squeezed = ", less as compressed" if case.output.compression else ""
     said = [f"{case.name}.h5 (about {size(h5)}{counted}{squeezed})"]
+    said += _xdmf(case.name, grid, names, frames)
+    return ", ".join([*said, *_others(case, grid, count), *_drawn(case)])
+
+
+def _xdmf(name: str, grid: Grid, names: Sequence[str], frames: int) -> Iterator[str]:
+    """The XDMF file beside a file of fields in 2D or 3D, with its size."""
     if grid.dimension > 1:
         # A velocity is in the file twice: as components, and as a vector.
-        items = 1 + sum(1 + name.startswith("velocity_") for name in names)
-        said.append(f"{case.name}.xdmf (about {size(frames * items * XDMF_BYTES)})")
-    return ", ".join([*said, *_others(case, grid, count), *_drawn(case)])
+        items = 1 + sum(1 + field.startswith("velocity_") for field in names)
+        yield f"{name}.xdmf (about {size(frames * items * XDMF_BYTES)})"
 
 
 def _others(case: Case, grid: Grid, count: int) -> Iterator[str]:
@@ -250,6 +256,7 @@ def _others(case: Case, grid: Grid, count: int) -> Iterator[str]:
         counted = "" if case.time is None else f", {frames} frames"
         squeezed = ", less as compressed" if file.compression else ""
         yield f"{case.name}_{file.name}.h5 (about {size(bulk)}{counted}{squeezed})"
+        yield from _xdmf(f"{case.name}_{file.name}", grid, names, frames)
 
 
 def _drawn(case: Case) -> Iterator[str]:
