@@ -245,7 +245,7 @@ def test_a_missing_condition_is_told():
         ("m", {"fields": ["x"]}, "can be called 'x': the word has a meaning in every case"),
         ("m", {"fields": ["u"], "parameters": {"mistakes": 1}}, "no parameter can be called"),
         ("m", {"fields": ["points"]}, "no field can be called 'points'"),
-        ("m", {"fields": ["T"]}, "no field can be called 'T': write lower-case letters"),
+        ("m", {"fields": ["T"]}, "no field can be called 'T': write up to 60 lower-case letters"),
         ("m", {"fields": ["u"], "parameters": {"T": 1}}, "no parameter can be called 'T'"),
         ("m", {"fields": ["u", "u"]}, "can be called 'u': it is there twice"),
         ("m", {"fields": ["u"], "parameters": {"steady": 1}}, "can be called 'steady'"),

@@ -14,7 +14,6 @@ from heatsolve.case.load import recorded
 from heatsolve.errors import InputError
 from heatsolve.io.reader import Solution, Source, cuts, evenly, read
 from heatsolve.report import shown
-from heatsolve.stencil.data import Data
 
 DRAWN_POINTS = 1000
 """The most points along an axis of a figure."""
@@ -369,14 +368,12 @@ def _of_text(text: str) -> tuple[Case, Domain] | None:
     case = recorded(text).case
     if case is None:  # a model that is not registered here, or no case at all
         return None
-    grid = case.grid
+    grid, data = case.grid, dict(case.data())
     ends = zip(grid.lower, grid.upper, strict=True)
-    return case, Domain(
-        dict(zip(grid.axes, ends, strict=True)),
-        frozenset(grid.periodic),
-        # Files of shapes need not be here.
-        tuple(each for each in case.obstacles if not isinstance(each.shape, Data)),
-    )
+    # Files of shapes need not be here.
+    bodies = [o for n, o in enumerate(case.obstacles) if f"obstacle.{n}.shape" not in data]
+    lines = dict(zip(grid.axes, ends, strict=True))
+    return case, Domain(lines, frozenset(grid.periodic), tuple(bodies))
 
 
 def _is_grid_of(case: tuple[Case, Domain], lines: Mapping[str, np.ndarray]) -> bool:
