@@ -643,3 +643,10 @@ def test_check_of_a_march_that_a_condition_ends(folder):
     found = api.check("plate.toml", overrides=stop | march, backend="numpy")
     assert found["in all"].startswith("not known: it ends when stop.when holds, or after 10 steps")
     assert "plate_west.xdmf" in found["files"]
+
+
+def test_a_finished_run_is_not_made_again(heatsolve):
+    saved = ("run", "march.toml", "--set", "checkpoint.every=5")
+    assert heatsolve(*saved)[0] == 0
+    code, said, _ = heatsolve(*saved, "--restart")
+    assert code == 0 and "march.h5 holds this already, nothing to do" in said

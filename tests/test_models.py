@@ -245,6 +245,7 @@ def test_a_missing_condition_is_told():
         ("m", {"fields": ["x"]}, "can be called 'x': the word has a meaning in every case"),
         ("m", {"fields": ["u"], "parameters": {"mistakes": 1}}, "no parameter can be called"),
         ("m", {"fields": ["points"]}, "no field can be called 'points'"),
+        ("m", {"fields": ["model_config"]}, "no field can be called 'model_config'"),
         ("m", {"fields": ["T"]}, "no field can be called 'T': write up to 60 lower-case letters"),
         ("m", {"fields": ["u"], "parameters": {"T": 1}}, "no parameter can be called 'T'"),
         ("m", {"fields": ["u", "u"]}, "can be called 'u': it is there twice"),
@@ -255,6 +256,21 @@ def test_a_missing_condition_is_told():
 def test_names_that_cannot_be(name, given, message):
     with pytest.raises(ValueError, match=message):
         models.model(name, **given)(decay)
+
+
+def test_a_parameter_has_an_effect_whatever_its_name(tmp_path):
+    """A flow has a key of this name, which needs buoyancy."""
+
+    def cooling(i, u, reference_temperature, dx):
+        return reference_temperature - u[i]
+
+    models.model("cooling", fields=["u"], parameters={"reference_temperature": 5.0})(cooling)
+    case = {
+        "model": {"kind": "cooling", "reference_temperature": 4.0},
+        "grid": {"cells": [4], "periodic": ["x"]}, "time": {"end": 1.0, "step": 0.1},
+    }  # fmt: skip
+    found = heatsolve.run(case, backend="numpy", output=False, strict=True)
+    assert found["u"][-1].min() > 1.0
 
 
 def test_a_function_that_takes_other_things():

@@ -155,6 +155,25 @@ def test_a_profile_through_points_that_a_file_lacks_is_not_drawn(tmp_path):
             assert ("Beside the reference" in text) == (name in files)
 
 
+def test_a_page_says_that_a_program_stopped_the_run(tmp_path):
+    given = {"grid.cells": [8, 8], "time.end": 0.2}
+    heatsolve.run("taylor-green", backend="numpy", overrides=given, output=tmp_path / "a.h5",
+                  each=lambda sim: "seen enough" if sim.steps == 2 else None)  # fmt: skip
+    found = read_page(tmp_path / "a.h5", bandwidth=1e10)
+    assert ("p", {"class": "verdict bad"}) in found.tags
+    assert "Stopped in 2 steps: seen enough." in found.text and "Not converged" not in found.text
+
+
+def test_a_profile_without_a_position_in_the_file_tells_no_difference(tmp_path):
+    profile = PROFILE["reference.profile"][0] | {"along": "x", "through": [0.5, 0.5],
+                                                 "positions": [0.6], "values": [5.0]}  # fmt: skip
+    case = {"grid.nodes": [9, 9], "reference.profile": [profile],
+            "output.file": [{"name": "part", "lower": [0, 0], "upper": [0.25, 1]}]}  # fmt: skip
+    heatsolve.run("hot-plate", backend="numpy", overrides=case, output=tmp_path / "a.h5")
+    for name, said in (("a", r"temperature: at most \d"), ("a_part", "temperature: no position")):
+        assert re.search(said, read_page(tmp_path / f"{name}.h5", bandwidth=1e10).text)
+
+
 def test_errors_and_ranges(results):
     found = read_page(results / "space.h5", bandwidth=1e10)
     solution = read(results / "space.h5")
