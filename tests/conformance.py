@@ -385,7 +385,7 @@ def _of_staggered(d: int) -> list[Entry]:
         Entry(f"{d}d-scaled-pressure", flow.scaled_pressure, d, (u, REAL, points.ZERO, REAL)),
         Entry(f"{d}d-scaled-pressure-inside", flow.scaled_pressure, d, (u, REAL, marks, REAL)),
         Entry(f"{d}d-raised", flow.raised, d, (u, REAL), (0,)),
-        Entry(f"{d}d-extrapolated", flow.extrapolated, d, (u, u, REAL), (0, 1)),
+        Entry(f"{d}d-extrapolated", flow.extrapolated, d, (*[u] * 4, *[REAL] * 4), (0, 3)),
         Entry(f"{d}d-kinetic-energy", flow.kinetic_energy, d, tuple(velocities), ("sum",)),
     ]  # fmt: skip
 
@@ -441,7 +441,8 @@ def _of_joint_sweeps(d: int) -> list[Entry]:
     last = tuple(range(d + 2, 2 * d + 2))
     projections = [(n, d, d + 1, last[n]) for n in axes]
     begins = flow.scaled_divergence, points.largest_magnitude, flow.extrapolated
-    of_begins = ((d, *velocities, *range(d + 1, 2 * d + 1)), velocities, (-3, -2, -1))
+    pressures = tuple(range(2 * d + 1, 2 * d + 9))  # four pressures and their weights
+    of_begins = ((d, *velocities, *range(d + 1, 2 * d + 1)), velocities, pressures)
     return [
         Entry(f"{d}d-stage", points.together(tuple(momenta), tuple(places)), d,
               (*[u] * (2 * d), *[REAL] * 3, u, REAL, *[REAL] * d), (*range(d, 2 * d),)),
@@ -449,7 +450,8 @@ def _of_joint_sweeps(d: int) -> list[Entry]:
               points.together(tuple(map(flow.projected, axes)), tuple(projections)), d,
               (*[u] * d, u, REAL, *[REAL] * d), velocities),
         Entry(f"{d}d-right-side", points.together(begins, of_begins), d,
-              (*[u] * d, *[REAL] * (1 + d), u, u, REAL), ("array", "max", 2 * d + 1, 2 * d + 2)),
+              (*[u] * d, *[REAL] * (1 + d), *[u] * 4, *[REAL] * 4),
+              ("array", "max", pressures[0], pressures[3])),
     ]  # fmt: skip
 
 

@@ -14,13 +14,15 @@ from heatsolve.case.load import load, parse
 from heatsolve.control.controller import Start
 from heatsolve.errors import CaseError, Diverged, InputError
 from heatsolve.io.reader import read
-from heatsolve.models.base import Substep
+from heatsolve.models.base import Substep, make_model
 from heatsolve.models.flow import equations as flow
+from heatsolve.models.flow.pressure import WEIGHTS
 from heatsolve.models.flow.projection import Projection
 from heatsolve.models.flow.staggered import Staggered
+from heatsolve.models.transport.equations import RUNGE_KUTTA
 from heatsolve.report import Report
 from heatsolve.runner import run
-from heatsolve.time.step_size import step_length
+from heatsolve.time.step_size import step_length, time_step_controller
 from heatsolve.tools.bench import Flow
 from heatsolve.tools.check import preview
 
@@ -211,6 +213,44 @@ def test_a_carried_quantity_is_conserved(backend, tmp_path):
     frames = read(tmp_path / "case.h5").fields["concentration"]
     assert frames[-1].sum() == pytest.approx(frames[0].sum(), rel=1e-12)
     assert np.abs(frames[-1] - frames[0]).max() > 0.1
+
+
+@pytest.mark.parametrize("scheme", RUNGE_KUTTA)
+def test_the_guess_of_a_pressure_is_of_third_order(scheme):
+    """Of u' = -u^2, in place of the pressure, at the beginning of each stage."""
+    stages = RUNGE_KUTTA[scheme]
+    weights = WEIGHTS[len(stages)]
+
+    def errors(steps):
+        u, begins, dt = 1.0, [], 1.0 / steps
+        for _ in range(steps):
+            stage_u, wrong = u, []
+            for stage in stages:
+                older = begins[: -1 - len(weights[0]) : -1]
+                if len(older) == len(weights[0]):
+                    guess = sum(w * p for w, p in zip(weights[stage.number], older, strict=True))
+                    wrong.append(abs(guess - stage_u))
+                begins.append(stage_u)
+                stage_u = stage.a * u + stage.b * (stage_u - dt * stage_u**2)
+            u = stage_u
+        return np.array(wrong)
+
+    assert (errors(40) > 7 * errors(80)).all()
+
+
+@pytest.mark.parametrize(("scheme", "iterations"), [("explicit", 211), ("rk2", 333), ("rk3", 467)])
+def test_iterations_of_a_march(scheme, iterations):
+    """With the linear extrapolation of the last two pressures there were 304, 604 and 756."""
+    total = 0
+    sets = [f"time.scheme={scheme}", "constants.n=64"]
+    problem = make_model(load("taylor-green", sets), NumpyBackend())
+    time_steps = time_step_controller(problem)
+    stepper = problem.stepper(0.0, time_steps.step)
+    stepper.prepare()
+    for number in range(time_steps.count):
+        stepper.step(time_steps.next_step(number, stepper.time, stepper.fields).parts, None, None)
+        total += sum(stepper.pressure.counts.values())
+    assert total == iterations
 
 
 CONTINUING = {

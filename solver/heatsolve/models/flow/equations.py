@@ -357,9 +357,15 @@ def raised(at, w, amount):
     return w[at] + amount
 
 
-def extrapolated(at, p, before, reach):
-    """The extrapolated pressure p + reach (p - before), and p, the next `before`."""
-    return p[at] + reach * (p[at] - before[at]), p[at]
+def extrapolated(at, p, *more):
+    """The sum of the last pressures, p and some older ones, times their weights; and p, which
+    replaces the oldest. `more` holds the older pressures, then the weights of all."""
+    older = more[: len(more) // 2]
+    first, *others = more[len(older) :]
+    guess = first * p[at]
+    for weight, pressure in zip(others, older, strict=True):
+        guess = guess + weight * pressure[at]
+    return guess, p[at]
 
 
 @cache

@@ -1,6 +1,6 @@
 """The pressure of a projection: its right side, its solver, and its initial guess."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from heatsolve.backends import PointSweep
@@ -21,16 +21,34 @@ REST = 1e-4
 the forces that no pressure balances are then rounding, to which no iteration converges."""
 
 
+WEIGHTS = {
+    1: ((3.0, -3.0, 1.0),),
+    2: ((1.0, 2.0, -2.0, -1.0, 1.0),) * 2,
+    3: (
+        (1.5, 0.5, -1.5, 0.5),
+        (7.0, -8.0, -1.0, 3.0),
+        (1.0 / 3.0, 5.0 / 3.0, -1.0 / 3.0, -2.0 / 3.0),
+    ),
+}
+"""The weights of the last pressures, the newest first, in the initial guess of each stage; by the
+number of stages.
+
+Stage s begins from u(t) + e_s dt^2 u'' + O(dt^3), t its time and e_s a number of the Runge-Kutta
+scheme: so its pressure is p(t) + e_s q(t), where p and q are smooth. In steps of one length the
+guess is exact if p is quadratic in time and q is constant; with two stages a step, q may be linear.
+"""
+
+
 class Pressure:
-    """p / rho and its solver: `now` of the last stage, `before` of the stage before.
+    """p / rho and its solver: `now` of the last stage, `older` of the stages before.
 
     `known` counts the stages solved so far, `case` holds the options of the solver.
     """
 
     def __init__(self, problem: "Staggered", case: Case, stages: tuple[Stage, ...]):
-        self._problem, self._case, self._stages = problem, case, stages
+        self._problem, self._case, self._weights = problem, case, WEIGHTS[len(stages)]
         self.now = problem.sweeps.like(problem.fields["pressure"])
-        self.before = problem.sweeps.like(self.now)
+        self._older = [problem.sweeps.like(self.now) for _ in self._weights[0][1:]]
         self.known = 0
         self.norm = float("nan")
         """The norm at which the last iteration ended."""
@@ -39,28 +57,36 @@ class Pressure:
         self.counts: dict[int, int] = {}
         """The iterations of the step before, by stage."""
 
-    def reach_of(self, stage: Stage) -> float:
-        """Time from the last pressure to a stage, over the time between the last two pressures."""
-        count, number = len(self._stages), stage.number
-        last, before = (self._stages[(number - n) % count].begin - (number < n) for n in (1, 2))
-        if count == 1:
-            before = -2.0
-        if self.known > 1 and last != before:
-            return (stage.begin - last) / (last - before)
-        return 0.0
+    @property
+    def older(self) -> list[Any]:
+        """The pressures of the stages before the last one, the newest first.
 
-    def begin(self, fields: Fields, factor: Any, length: float, reach: float | None = None) -> None:
+        Each stage puts its predecessor's pressure in place of the oldest.
+        """
+        count = len(self._older)
+        return [self._older[(self.known - n) % count] for n in range(1, 1 + count)]
+
+    def weights(self, stage: Stage) -> tuple[float, ...]:
+        """The weights of the last pressures in the guess of a stage: while some are missing, the
+        guess is the last pressure."""
+        weights = self._weights[stage.number]
+        return weights if self.known >= len(weights) else (1.0, *[0.0] * len(self._older))
+
+    def begin(
+        self, fields: Fields, factor: Any, length: float, weights: Sequence[float] = ()
+    ) -> None:
         """Make the right side, `factor` (-1 / dt) times div u*, and the largest velocity of u*;
         sweeps only.
 
-        With a `reach` the initial guess is extrapolated linearly from the last two pressures.
+        With `weights` also the initial guess, from the last pressures.
         """
-        problem, pair = self._problem, (self.now, self.before)
+        problem, older = self._problem, self.older
         interior, (system, _) = problem.grid.interior, self.solver(length)
         args = (factor, *problem.velocities(fields), *problem.inverse_spacings)
         sweeps = [PointSweep(flow.scaled_divergence, system.b, interior, args)]
-        if reach is not None:
-            sweeps.append(PointSweep(flow.extrapolated, pair, interior, (*pair, reach)))
+        if weights:
+            out, args = (self.now, older[-1]), (self.now, *older, *weights)
+            sweeps.append(PointSweep(flow.extrapolated, out, interior, args))
         problem.add_speeds(fields, self._speed, besides=sweeps)
         self._speed.post()
 

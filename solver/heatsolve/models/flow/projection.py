@@ -22,8 +22,13 @@ if TYPE_CHECKING:
 
 EULER_STEPS = 2
 """The number of first steps that take implicit diffusion by Euler's backward scheme."""
-BEFORE = "pressure of the stage before"
-"""The name, in a state, of the pressure of the stage before the last one."""
+OLDER = (
+    "pressure of the stage before",
+    "pressure two stages before",
+    "pressure three stages before",
+    "pressure four stages before",
+)
+"""The names, in a state, of the pressures of the stages before the last one."""
 
 
 class Projection(RungeKutta):
@@ -74,7 +79,8 @@ class Projection(RungeKutta):
         result = {**self._now, "pressure": self.pressure.now}
         ordered = {name: result[name] for name in self.problem.names}
         rates = {f"rate of {name}": array for name, array in self._rates.items()}
-        return {**ordered, BEFORE: self.pressure.before, **rates}
+        older = dict(zip(OLDER, self.pressure.older, strict=False))
+        return {**ordered, **older, **rates}
 
     @property
     def scalars(self) -> dict[str, float]:
@@ -83,10 +89,12 @@ class Projection(RungeKutta):
     def recall(self, steps: int, scalars: Mapping[str, float], fields: Mapping[str, Any]) -> None:
         self._driving = dict(scalars)
         self._length = self._driving.pop("length")
-        self.problem.restore(self.pressure.before, fields[BEFORE])
+        self.pressure.known = steps * len(self._stages)
+        for name, array in zip(OLDER, self.pressure.older, strict=False):
+            # Checkpoints of earlier versions lack most of them, and a guess may be any field.
+            self.problem.restore(array, fields.get(name, fields["pressure"]))
         for name, array in self._rates.items():
             self.problem.restore(array, fields[f"rate of {name}"])
-        self.pressure.known = steps * len(self._stages)
 
     def prepare(self) -> None:
         """Project the initial velocity; the pressure of this projection is not the flow's."""
@@ -156,10 +164,12 @@ class Projection(RungeKutta):
     def _solve_pressure(self, stage: Stage, new: Fields, time: float) -> None:
         pressure, share, length = self.pressure, stage.b * self._length, self._length
         _, method = pressure.solver(length)
-        reach = pressure.reach_of(stage) if method.needs_start else None
+        weights = pressure.weights(stage) if method.needs_start else ()
 
-        name, factor = f"pressure {stage.number}, {reach}", self._numbers.factors[stage.number]
-        self._play(name, new, lambda: pressure.begin(new, factor, length, reach))
+        # The place of the oldest pressure, which is overwritten, is part of the name.
+        name = f"pressure {stage.number}, {weights}, {id(pressure.older[-1])}"
+        factor = self._numbers.factors[stage.number]
+        self._play(name, new, lambda: pressure.begin(new, factor, length, weights))
         self._playback.make()
         if stage.number == 0:
             self._fastest = cache(self._speed.posted())
