@@ -14,10 +14,13 @@ from test_ranks import mpi
 from typer.testing import CliRunner
 
 from heatsolve import cli
+from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.case.load import load, shipped
 from heatsolve.errors import CaseError, InputError
+from heatsolve.models.base import make_model
 from heatsolve.models.grid import grid_of
 from heatsolve.parallel.decomposition import block_of_rank
+from heatsolve.runner import run
 from heatsolve.tools import scaling
 from heatsolve.tools.scaling import even, growth, of_kind, sized
 from heatsolve_post.curves import scaling_figure
@@ -60,8 +63,9 @@ def test_the_table_of_a_weak_study():
 def test_the_table_of_a_strong_study():
     first, second = scaling.table(STRONG)
     assert second.efficiency == pytest.approx(2e-3 / (4 * 8e-4))
-    assert "| 4 | 10000 | 0.8 | 3.125 | 3.125 to 3.125 | 0.625 | 25.0 % | 1.000 | MPI |" in (
-        scaling.markdown([first, second])
+    assert (
+        "| 4 | 10000 | 0.8 | 3.125 | 3.125 to 3.125 | 0.625 |  |  | 1 | 25.0 % | 1.000 | MPI |"
+        in (scaling.markdown([first, second]))
     )
 
 
@@ -88,6 +92,48 @@ def test_the_model_finds_its_own_constants():
     assert strong[16] == pytest.approx(share / (2e-7 * share + 3.0 * exchange))
     with pytest.raises(InputError, match="needs a launch of several"):
         list(scaling.prediction(WEAK[:1]))
+
+
+def test_the_largest_of_four_launches_checks_the_model():
+    """A step of 2 ms, and of 4 ms on 8 processes, which the model cannot know of."""
+    measured = [record(n, [2e-3], counts=(100 * n, 100)) for n in (1, 2, 4)]
+    measured.append(record(8, [4e-3], counts=(800, 100)))
+    predicted = list(scaling.prediction(measured))
+    assert dict(predicted)[8] == pytest.approx(1e4 / 2e-3)
+    said = scaling.checked(measured, predicted)
+    assert said.endswith("2.5e+06 unknowns/s each were measured, 0.500 of the prediction")
+    assert scaling.checked(measured[:3], list(scaling.prediction(measured[:3]))) == ""
+
+
+def test_solves_of_different_lengths_are_told():
+    ends = [record(n, [1e-3], unit="solve", iterations=count) for n, count in ((1, 8), (2, 9))]
+    assert scaling.markdown(scaling.table(ends)).endswith(
+        "\nThe numbers of processes were measured with more than one number of iterations: "
+        "8 (1); 9 (2).\n"
+    )
+
+
+@pytest.mark.parametrize("method", ["multigrid", "mgcg", "cg", "fft"])
+def test_solves_are_the_solves_of_a_run(method, tmp_path):
+    """Each from the same start, to the tolerance, with all checks."""
+    case = load("sine-source", [f"solver.method={method}", "grid.nodes=[33, 33]"])
+    problem = make_model(case, NumpyBackend())
+    work = scaling.Worker(problem)
+    expected = run(case, "numpy", tmp_path / "plate.h5")
+    for count in (1, 2):
+        work.make(count)
+        assert work.iterations == expected.outcome.count
+    (field,) = problem.stored().values()
+    assert field.tobytes() == expected.fields["temperature"].tobytes()
+
+
+def test_a_measured_march_chooses_its_steps_and_has_no_end():
+    case = load("taylor-green-3d", ["grid.cells=[8, 8, 8]", "time.end=0.2"])
+    work = scaling.Worker(make_model(case, NumpyBackend()))
+    work.make(40)
+    pause = work.pause
+    assert (pause.number, work.unit) == (40, "step")
+    assert pause.time > case.time.end
 
 
 @pytest.mark.parametrize("case", shipped())

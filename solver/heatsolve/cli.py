@@ -522,6 +522,8 @@ def scale(
     for count, rate in predicted:
         print(f"model: {count} processes, {rate:.4g} unknowns/s each, "
               f"efficiency {rate / sizes[0].throughput:.3f}")  # fmt: skip
+    if said := scaling.checked(measured, predicted):
+        print(said)
     for path in scaling.write(folder, measured):
         print(f"wrote {path}")
     drawing = scaling_figure(sizes, predicted, scaling.title(measured))

@@ -262,7 +262,7 @@ class TimeLoop:
         elif due:
             self._stepper.finish()
         self._append(time, due)
-        if self._outputs[0] in due:
+        if any(output is self._outputs[0] for output in due):
             self._log.read_lines(time)
 
     def _append(self, time: float, outputs: Sequence[Output]) -> None:

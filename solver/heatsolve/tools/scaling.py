@@ -44,7 +44,10 @@ from heatsolve.case.case import Case
 from heatsolve.case.load import load, locating
 from heatsolve.errors import CaseError, FileFailure, HeatsolveError, InputError
 from heatsolve.io.disk import write_json, write_text
-from heatsolve.models.base import THICK_SLAB, Model
+from heatsolve.linear.iterate import finished, solving
+from heatsolve.linear.stopping import Criterion
+from heatsolve.linear.system import Method, System
+from heatsolve.models.base import THICK_SLAB, Model, Silent, demand_converged
 from heatsolve.models.grid import grid_of
 from heatsolve.models.heat.solver import make_method, method_name
 from heatsolve.parallel.decomposition import factorisations, process_grid, surface
@@ -54,7 +57,10 @@ from heatsolve.report import Report, printable, shown
 from heatsolve.report import count as number
 from heatsolve.runner import machine_of, set_up, shares
 from heatsolve.stencil.grid import AXIS_NAMES, make_grid
-from heatsolve.tools.measure import March, time_of
+from heatsolve.time.loop import TimeLoop, steps_per_check
+from heatsolve.time.pause import Until
+from heatsolve.time.step_size import time_step_controller
+from heatsolve.tools.measure import time_of
 from heatsolve.tools.submit import directives, pmi, wall_seconds
 
 KINDS = ("weak", "strong")
@@ -261,45 +267,84 @@ MESSAGES = (64, 1 << 20)
 EXCHANGES = 20
 
 
-def worker(problem: Model) -> tuple[Callable[[int], None], str]:
-    """A function that makes a number of iterations, cycles or steps, and the name of the unit."""
-    case = problem.case
-    if case.time is None:
-        (field,) = problem.fields.values()
-        method, made = make_method(case, problem.steady_system(), field), 0
+SOLVED = ("multigrid", "mgcg", "cg", "fft")
+"""Methods that solve a steady case within some iterations: whole solves are measured."""
+BEYOND = 1e6
+"""The end of a measured march, in end times of its case."""
 
-        def iterate(count: int) -> None:
-            nonlocal made
-            made = method.march(made, made + count)
 
-        cycles = method_name(case) in ("multigrid", "mgcg")
-        return iterate, "cycle" if cycles else "iteration"
-    march = March(problem)
+class Worker:
+    """Makes units of work: whole solves, iterations of slow methods, or steps in time.
 
-    def steps(count: int) -> None:
+    A solve begins from the initial field and makes all checks to the tolerance; a march chooses
+    its steps, and checks them, as in a run, but has no end. `unit` is the name of the unit;
+    `iterations`: of a solve; `pause`: the present one of a march.
+    """
+
+    def __init__(self, problem: Model):
+        self._problem, self._made = problem, 0
+        self.iterations: int | None = None
+        case = problem.case
+        if case.time is not None:
+            self.unit, self.make = "step", self._steps
+            every = steps_per_check(case, time_step_controller(problem).count)
+            end = {"end": BEYOND * case.march.end, "tolerance": None}
+            check = {"check_every": every}
+            problem.case = case.altered(time=end, solver=check, stop={"when": None})
+            time_steps = time_step_controller(problem)
+            self._march = TimeLoop(problem, time_steps, Report(quiet=True, mute=True), ()).run()
+            self.pause = next(self._march)
+            return
+        (self._field,) = problem.fields.values()
+        self._system = problem.steady_system()
+        self._method = make_method(case, self._system, self._field)
+        solves = method_name(case) in SOLVED
+        self.unit, self.make = ("solve", self._solves) if solves else ("iteration", self._iterate)
+
+    def _steps(self, count: int) -> None:
+        self._made += count
+        self.pause = self._march.send(Until(self._made))
+
+    def _iterate(self, count: int) -> None:
+        self._made = self._method.march(self._made, self._made + count)
+
+    def _solves(self, count: int) -> None:
+        problem = self._problem
         for _ in range(count):
-            march.step()
+            problem.reset()
+            args = self._system, self._field, self._begin, problem.reset, Silent()
+            outcome = finished(solving(*args))
+            demand_converged(outcome, "the solve")
+            self.iterations = outcome.count
 
-    return steps, "step"
+    def _begin(self, system: System, exponent: int) -> tuple[Method, Criterion]:
+        problem, total = self._problem, self._problem.add_magnitudes
+        args = problem.case.solver, system, self._field
+        criterion = Criterion(*args, total=total, exponent=exponent)
+        scaled = exponent != 0
+        method = make_method(problem.case, system, self._field) if scaled else self._method
+        method.restart()
+        return method, criterion
 
 
 def measure(case: Case, kind: str, backend: str | None, ranks: Ranks) -> dict[str, Any]:
     """The record of this size; all processes together.
 
     `seconds`: the time of a unit of work on the slowest process, for each repeat. `updates`,
-    `bytes`: of a unit, over all processes. `waited`: the share of the time in which a process only
-    waited for messages (None where a device waits and does not tell). `balance`: unknowns of the
-    mean process over the largest. `latency`, `bandwidth`: of an exchange with both neighbours (s,
-    B/s).
+    `bytes`: of a unit, over all processes; `launches`: of a unit, on a GPU, one process.
+    `iterations`: of a solve. `halo`: the layers of an exchange. `waited`: the share of the time in
+    which a process only waited for messages (None where a device waits and does not tell).
+    `balance`: unknowns of the mean process over the largest. `latency`, `bandwidth`: of an exchange
+    with both neighbours (s, B/s).
     """
     quiet = Report(quiet=True)
     problem = set_up(case, machine_of(case, backend, quiet, ranks), quiet, ranks)
     machine, transport = problem.backend, problem.halo.transport
-    work, unit = worker(problem)
+    work = Worker(problem)
 
     def timed(count: int) -> float:
         def units() -> None:
-            work(count)
+            work.make(count)
             machine.sync()
 
         machine.sync()
@@ -310,19 +355,21 @@ def measure(case: Case, kind: str, backend: str | None, ranks: Ranks) -> dict[st
     for share in WARM_UP:
         count = max(1, int(share * SECONDS_A_REPEAT / max(timed(count), 1e-7)))
     timed(count)
-    machine.points_updated = machine.bytes_moved = 0
+    machine.points_updated = machine.bytes_moved = machine.launches = 0
     transport.restart_clocks()
     seconds = [timed(count) for _ in range(REPEATS)]
     cost = shares(problem, count * sum(seconds))
     work_done = ranks.gather((machine.points_updated, machine.bytes_moved))
     updates, moved = (sum(each) / (count * REPEATS) for each in zip(*work_done, strict=True))
+    launches = machine.launches / (count * REPEATS) if machine.on_device else None
     latency, bandwidth = speed_of(problem) if ranks.size > 1 else (None, None)
     return {
         "case": case.name, "kind": kind, "ranks": ranks.size, "backend": machine.name,
-        "precision": case.solver.precision, "unit": unit, "link": transport.name(machine),
+        "precision": case.solver.precision, "unit": work.unit, "link": transport.name(machine),
         "dims": list(reversed(problem.dims)), "counts": list(case.grid.counts),
-        "periodic": list(case.grid.periodic),
+        "periodic": list(case.grid.periodic), "halo": problem.halo.depth,
         "unknowns": problem.whole.all_unknowns, "seconds": seconds,
+        "iterations": work.iterations, "launches": launches,
         "updates": updates, "bytes": moved, "waited": cost.waited, "balance": cost.balance,
         "latency": latency, "bandwidth": bandwidth,
         "machine": {"node": platform.node(), "nodes": len(set(ranks.gather(platform.node()))),
@@ -360,6 +407,7 @@ class Size:
 
     `throughput`, `lowest`, `highest`: unknowns a second of one process, in the median, the slowest
     and the fastest repeat. `waited`: the share of the time that is spent only on waiting.
+    `iterations`: of a solve; `launches`: of a unit, on a GPU; `halo`: layers of an exchange.
     """
 
     ranks: int
@@ -374,6 +422,9 @@ class Size:
     bytes_per_second: float
     waited: float | None
     balance: float
+    iterations: int | None
+    launches: float | None
+    halo: int
     link: str
     backend: str
     precision: str
@@ -410,6 +461,9 @@ class Record(BaseModel):
     bytes: NonNegativeFloat
     waited: float | None
     balance: PositiveFloat
+    iterations: PositiveInt | None = None
+    launches: NonNegativeFloat | None = None
+    halo: PositiveInt = 1
     latency: PositiveFloat | None = None
     bandwidth: PositiveFloat | None = None
     machine: Machine
@@ -462,15 +516,16 @@ def machine_name(record: Mapping[str, Any]) -> str:
 
 
 def differences(sizes: Sequence[Size]) -> Iterator[str]:
-    """A sentence for each of backend, precision and machine in which the sizes differ: they do not
-    measure scaling then."""
-    for what in ("backend", "precision", "machine"):
+    """A sentence for each of backend, precision, machine and number of iterations in which the
+    sizes differ: they do not measure scaling alone then."""
+    for what in ("backend", "precision", "machine", "iterations"):
         ranks: dict[str, list[str]] = {}
         for size in sizes:
             ranks.setdefault(getattr(size, what), []).append(str(size.ranks))
         if len(ranks) > 1:
             each = "; ".join(f"{name} ({', '.join(counts)})" for name, counts in ranks.items())
-            yield f"The numbers of processes were measured with more than one {what}: {each}"
+            many = f"number of {what}" if what == "iterations" else what
+            yield f"The numbers of processes were measured with more than one {many}: {each}"
 
 
 def table(measured: Sequence[dict[str, Any]]) -> list[Size]:
@@ -485,7 +540,9 @@ def table(measured: Sequence[dict[str, Any]]) -> list[Size]:
             ranks, unknowns, record["unit"], seconds,
             share / seconds, share / max(times), share / min(times), share / seconds / reference,
             record["updates"] / seconds, record["bytes"] / seconds,
-            record["waited"], record["balance"], record["link"] if ranks > 1 else "",
+            record["waited"], record["balance"],
+            record.get("iterations"), record.get("launches"), record.get("halo", 1),
+            record["link"] if ranks > 1 else "",
             record["backend"], record["precision"], machine_name(record),
         ))  # fmt: skip
     return sizes
@@ -531,16 +588,18 @@ def markdown(sizes: Sequence[Size]) -> str:
     unit = sizes[0].unit
     rows = [
         f"| processes | unknowns | {unit} (ms) | M unknowns/s a process | spread | efficiency "
-        "| waited | balance | link |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| iterations | launches | halo | waited | balance | link |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for size in sizes:
         spread = f"{size.lowest / 1e6:.4g} to {size.highest / 1e6:.4g}"
         waited = "" if size.waited is None else f"{100.0 * size.waited:.1f} %"
+        launches = "" if size.launches is None else f"{size.launches:.4g}"
         rows.append(
             f"| {size.ranks} | {size.unknowns} | {size.seconds * 1e3:.4g} "
-            f"| {size.throughput / 1e6:.4g} | {spread} | {size.efficiency:.3f} | {waited} "
-            f"| {size.balance:.3f} | {size.link} |"
+            f"| {size.throughput / 1e6:.4g} | {spread} | {size.efficiency:.3f} "
+            f"| {size.iterations or ''} | {launches} | {size.halo} "
+            f"| {waited} | {size.balance:.3f} | {size.link} |"
         )
     return "\n".join([*rows, *(f"\n{each}." for each in differences(sizes))]) + "\n"
 
@@ -554,7 +613,8 @@ def prediction(measured: Sequence[dict[str, Any]]) -> Iterator[tuple[int, float]
     A unit of work takes t = c N + e x: N is the number of unknowns of a process, x the time of one
     exchange without overlap, latency for each divided axis plus the ghosts of a block over the
     bandwidth, both as measured in the largest launch. The constants c and e are fitted to the
-    measured times, e not below 0. Raises InputError without a launch of several processes.
+    measured times of the launches (see `fitted`), e not below 0. Raises InputError without a launch
+    of several processes.
     """
     several = [record for record in measured if record["latency"] is not None]
     if not several:
@@ -569,9 +629,9 @@ def prediction(measured: Sequence[dict[str, Any]]) -> Iterator[tuple[int, float]
 
     terms = np.array([
         [r["unknowns"] / r["ranks"], exchange(r["counts"], r["periodic"], r["dims"])]
-        for r in measured
+        for r in fitted(measured)
     ])  # fmt: skip
-    times = np.array([statistics.median(r["seconds"]) for r in measured])
+    times = np.array([statistics.median(r["seconds"]) for r in fitted(measured)])
     # Relative errors count, so each line is divided by its time.
     (cost, part), *_ = np.linalg.lstsq(terms / times[:, None], np.ones(len(times)), rcond=None)
     if part < 0.0 or cost < 0.0:
@@ -594,6 +654,25 @@ def prediction(measured: Sequence[dict[str, Any]]) -> Iterator[tuple[int, float]
         time = cost * share + part * exchange(counts, last["periodic"], dims)
         yield ranks, share / time
         ranks *= 2
+
+
+def fitted(measured: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+    """The launches to which the model is fitted: of four and more all but the largest, which then
+    checks it."""
+    return measured[:-1] if len(measured) > 3 else measured
+
+
+def checked(measured: Sequence[dict[str, Any]], predicted: Sequence[tuple[int, float]]) -> str:
+    """What the largest launch says of a model that was fitted to the others; "" if it says
+    nothing."""
+    last = table(measured)[-1]
+    expected = dict(predicted).get(last.ranks)
+    if expected is None or fitted(measured) is measured:
+        return ""
+    return (
+        f"model: fitted without {last.ranks} processes, where {last.throughput:.4g} unknowns/s "
+        f"each were measured, {last.throughput / expected:.3f} of the prediction"
+    )
 
 
 # ---- jobs ----------------------------------------------------------------------------------------
