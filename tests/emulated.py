@@ -202,24 +202,24 @@ class Ahead(Emulated):
         return play
 
     def open_gate(self, continues_at=0):
-        self.shut, self.gated, self.values, self.continues_at = False, True, [], continues_at
+        self.shut, self.gated, self.checked, self.continues_at = False, True, [], continues_at
         self.ahead_shut = continues_at > 0
 
     def check(self, accumulators, threshold):
         if self.shut or not accumulators:
             return
         (accumulator,) = accumulators
-        self.values.append(accumulator.value)
+        self.checked.append(accumulator.value)
         accumulator.clear()
-        self.shut = self.values[-1] <= (self.early * threshold if threshold > 0.0 else threshold)
+        self.shut = self.checked[-1] <= (self.early * threshold if threshold > 0.0 else threshold)
         if self.continues_at:
-            self.ahead_shut = not (self.shut and len(self.values) == self.continues_at)
+            self.ahead_shut = not (self.shut and len(self.checked) == self.continues_at)
 
     def posted_ledger(self):
         self.gated = self.shut = False
         self.ledgers += self.continues_at > 0
         self.ahead_shut |= self.continues_at > 0 and self.ledgers == self.refuses
-        values, asked = self.values, self.continues_at > 0
+        values, asked = self.checked, self.continues_at > 0
 
         def read():
             self.continued = asked and not self.ahead_shut

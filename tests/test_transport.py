@@ -524,23 +524,23 @@ def test_check_tells_of_a_velocity_with_divergence(v, form, told):
 def test_limits_of_stability():
     h = 0.1
     limit = stability.largest_step
-    assert limit("upwind", "explicit", [2.0], 0.0, [h]) == pytest.approx(h / 2)
-    assert limit("upwind", "explicit", [1.0, 3.0], 0.0, [h, h]) == pytest.approx(h / 4)
-    assert limit("upwind", "explicit", [0.0], 0.3, [h]) == pytest.approx(h * h / 0.6)
+    assert limit("upwind", "explicit", (2.0,), 0.0, (h,)) == pytest.approx(h / 2)
+    assert limit("upwind", "explicit", (1.0, 3.0), 0.0, (h, h)) == pytest.approx(h / 4)
+    assert limit("upwind", "explicit", (0.0,), 0.3, (h,)) == pytest.approx(h * h / 0.6)
     both = 1.0 / (2.0 / h + 4 * 0.05 / h**2)
-    assert limit("upwind", "explicit", [1.0, 1.0], 0.05, [h, h]) == pytest.approx(both)
-    assert limit("central", "rk3", [1.0], 0.0, [h]) == pytest.approx(math.sqrt(3.0) * h)
+    assert limit("upwind", "explicit", (1.0, 1.0), 0.05, (h, h)) == pytest.approx(both)
+    assert limit("central", "rk3", (1.0,), 0.0, (h,)) == pytest.approx(math.sqrt(3.0) * h)
     # Hirsch (2007), 8.3: with little diffusion 2 nu / v^2, with much h^2 / 2 nu.
-    assert limit("central", "explicit", [1.0], 0.01, [h]) == pytest.approx(0.02, rel=1e-4)
-    assert limit("central", "explicit", [1.0], 0.5, [h]) == pytest.approx(h * h / 1.0)
-    assert limit("upwind3", "rk3", [1.0], 0.0, [h]) == pytest.approx(1.6259 * h, rel=1e-3)
+    assert limit("central", "explicit", (1.0,), 0.01, (h,)) == pytest.approx(0.02, rel=1e-4)
+    assert limit("central", "explicit", (1.0,), 0.5, (h,)) == pytest.approx(h * h / 1.0)
+    assert limit("upwind3", "rk3", (1.0,), 0.0, (h,)) == pytest.approx(1.6259 * h, rel=1e-3)
     fastest = math.sin(1.7974) * (4.0 - math.cos(1.7974)) / 3.0
     longest = math.sqrt(3.0) * h / fastest
-    assert limit("central4", "rk3", [1.0], 0.0, [h]) == pytest.approx(longest, rel=1e-3)
+    assert limit("central4", "rk3", (1.0,), 0.0, (h,)) == pytest.approx(longest, rel=1e-3)
     never = (("central", "explicit"), ("central", "rk2"), ("upwind3", "explicit"))
     for convection, scheme in never:
-        assert limit(convection, scheme, [1.0], 0.0, [h]) == 0.0
-    assert limit("upwind", "explicit", [0.0], 0.0, [h]) == math.inf
+        assert limit(convection, scheme, (1.0,), 0.0, (h,)) == 0.0
+    assert limit("upwind", "explicit", (0.0,), 0.0, (h,)) == math.inf
 
 
 @pytest.mark.few(1)

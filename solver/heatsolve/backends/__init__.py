@@ -153,7 +153,7 @@ class CycleLeg:
         plus the correction interpolated from `coarse`; None: the leg is the rest of that half.
     from_zero: whether u is 0 at the beginning.
     norm: an Accumulator that takes the terms of a norm of the result's residual; None: no norm.
-    counted: in 3D, the layers along the slowest axis whose terms the norm takes; None: all.
+    counted: the layers along the slowest axis whose terms the norm takes; None: all.
     operands: the arguments of `residual`: b and the coefficients.
     stages: the arguments of each sweep: b, a weight, perhaps the inverse of the diagonal, and the
         coefficients; there is one stage even without sweeps.

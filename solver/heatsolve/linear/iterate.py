@@ -288,7 +288,7 @@ def iterating(
     controller.stride = method.longest
     if backend.on_device:
         controller.least = max(FEWEST_ON_DEVICE, method.longest)
-    done, ahead = 0, min(controller.least, backend.lookahead)
+    done, ahead, short = 0, min(controller.least, backend.lookahead), False
 
     def capture() -> Any:
         record: dict[str, Any] = {"unit": "iterations", "judge": asdict(test.state)}
@@ -322,6 +322,9 @@ def iterating(
             backend.sync()
             done = until
             continue
+        # All devices must queue the same work where they exchange ghosts in their own queues.
+        if done >= expected and done and ahead < backend.lookahead and all(ranks.gather(short)):
+            ahead = min(2 * ahead, backend.lookahead)
         began = clock.perf_counter()
         wanted = min(expected - done, backend.lookahead) if done < expected else ahead
         count = test.most_checks(wanted) if method.queues else 1
@@ -335,9 +338,6 @@ def iterating(
         done = queue.evaluate(checks, test, ledger())
         watcher.progress(done, test.state.norm)
         short = clock.perf_counter() - began < LONGEST_QUEUE
-        # All devices must queue the same work where they exchange ghosts in their own queues.
-        if ahead < backend.lookahead and all(ranks.gather(short)):
-            ahead = min(2 * ahead, backend.lookahead)
     controller.finish(capture)
     method.finish(done)
     otherwise = "stopped" if reason else "count" if criterion.fixed else "limit"

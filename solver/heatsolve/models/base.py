@@ -6,7 +6,7 @@ A `Model` is a case on its grid: this process's block, its halo, its fields by n
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pkgutil import resolve_name
@@ -38,6 +38,8 @@ from heatsolve.stencil.language import copy, largest_magnitude
 Fields = dict[str, Any]
 THICK_SLAB = 64
 """The least number of layers of a slab on a device."""
+MOST_PLAYS = 8
+"""The most recorded sweeps of a model."""
 ROUNDING = 1e-6
 """The share of a step up to which a difference of times is rounding."""
 
@@ -512,6 +514,9 @@ class MultiFieldModel(Model):
         self._at_walls: dict[tuple[str, Wall], Any] = {}
         self._sources: list[Any] | None = None
         self._largest_at_walls: dict[str, float] = {}
+        self._speeds: list[Accumulator] = []
+        self._plays: dict[tuple[Any, ...], Callable[[], None] | None] = {}
+        """Recorded sweeps, by a name and by the arrays that they read; None: they ran once."""
 
     @classmethod
     def dry_run(cls, case: Case, backend: Backend) -> Self:
@@ -655,7 +660,7 @@ class MultiFieldModel(Model):
     def stable_step_at(self, speeds: Sequence[float]) -> float:
         model, time = self.case.model, self.case.march
         form = "central" if model.convection == "skew" else model.convection
-        args = form, time.scheme, list(reversed(speeds))
+        args = form, time.scheme, tuple(reversed(speeds))
         implicit = time.diffusion != "explicit"
         limit = min(
             stability.largest_step(*args, nu, self.spacings, implicit)
@@ -682,37 +687,58 @@ class MultiFieldModel(Model):
     def speeds(self, fields: Mapping[str, Any], *times: float) -> list[float]:
         return [
             max(
-                self.largest_speed(fields, name),
+                largest,
                 abs(self.mean_velocities.get(name, 0.0)),
                 self.largest_at_walls(name, *times),
             )
-            for name in self.components
+            for name, largest in zip(self.components, self.largest_speeds(fields), strict=True)
         ]
 
-    def largest_speed(self, fields: Mapping[str, Any], *names: str) -> float:
-        """The largest magnitude of components of the velocity, or of all (asks all processes)."""
-        largest = self.backend.accumulator("max")
-        self.add_speeds(fields, largest, names)
-        return largest.value
+    def largest_speeds(self, fields: Mapping[str, Any]) -> list[float]:
+        """The largest magnitude of each velocity, by one sweep (asks all processes)."""
+        names, interior = self.components, self.grid.interior
+        self._speeds = self._speeds or [self.backend.accumulator("max") for _ in names]
+        both = list(zip(names, self._speeds, strict=True))
+
+        def work() -> None:
+            self.backend.sweep_together(
+                [PointSweep(copy, largest, interior, (fields[name],)) for name, largest in both]
+            )
+            for name, largest in both:
+                self._add_low_faces(name, fields, largest)
+
+        self.play("speeds", [fields[name] for name in names], work)
+        return self.backend.values(self._speeds)
+
+    def play(self, name: str, arrays: Sequence[Any], work: Callable[[], None]) -> None:
+        """Make sweeps of these arrays, from the second time on by playing them back."""
+        key = name, *map(id, arrays)
+        if key not in self._plays:  # now the sweeps allocate the arrays that they need
+            if len(self._plays) == MOST_PLAYS:  # a march has two or three sets of arrays
+                self._plays.clear()
+            self._plays[key] = None
+            work()
+            return
+        play = self._plays[key] or self.sweeps.replayed(work, False)
+        self._plays[key] = play
+        play()
 
     def add_speeds(
-        self,
-        fields: Mapping[str, Any],
-        largest: Accumulator,
-        names: Sequence[str] = (),
-        besides: Sequence[PointSweep] = (),
+        self, fields: Mapping[str, Any], largest: Accumulator, besides: Sequence[PointSweep] = ()
     ) -> None:
-        """Add the magnitudes of the velocities `names`, by default of all of them, to `largest`.
+        """Add the magnitudes of all velocities to `largest`.
 
         The sweeps `besides`, over the same points, run together with this sweep.
         """
-        names = names or self.components
-        velocities = tuple([fields[name] for name in names])
+        velocities = tuple([fields[name] for name in self.components])
         sweep = PointSweep(largest_magnitude, largest, self.grid.interior, velocities)
         self.backend.sweep_together([*besides, sweep])
-        for name in names:
-            for region in self.low_faces.get(name, ()):
-                self.backend.sweep(copy, largest, region, fields[name])
+        for name in self.components:
+            self._add_low_faces(name, fields, largest)
+
+    def _add_low_faces(self, name: str, fields: Mapping[str, Any], largest: Accumulator) -> None:
+        for region in self.low_faces.get(name, ()):
+            self.backend.sweep(copy, largest, region, fields[name])
 
     def accelerations(self, fields: Mapping[str, Any], *times: float) -> list[float]:
         result = [0.0] * self.grid.dimension

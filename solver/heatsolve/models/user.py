@@ -181,7 +181,7 @@ class Evolution(Staged):
         time, model = self.case.march, self.case.model
         largest = max((getattr(model, name) for name in self.equations.diffusivities), default=0.0)
         still = [0.0] * self.grid.dimension
-        return stability.largest_step("central", time.scheme, still, largest, self.spacings)
+        return stability.largest_step("central", time.scheme, tuple(still), largest, self.spacings)
 
 
 @cache

@@ -38,10 +38,11 @@ def layers_of(smoother: Smoother) -> int:
     """The layers that an overlap needs: the larger of the numbers that descent and ascent spoil.
 
     Each sweep spoils one layer. The residual at a point reads one layer more, its restriction two
-    points below the block. The outermost layer holds no unknowns, so it gets no correction.
+    points below the block; the residual after the ascent is wanted for its norm. The outermost
+    layer holds no unknowns, so it gets no correction.
     """
     before, after = len(smoother.before), len(smoother.after)
-    return max(before + 3, before + after, after + 1)
+    return max(before + 3, before + after + 1)
 
 
 @dataclass(frozen=True)
@@ -258,9 +259,12 @@ class OverlappedLevel(FusedLevel):
         self.is_copied_in = self.is_newer = False
 
     def fuse_norm(self, norm: Accumulator, restricts: bool) -> bool:
-        if not restricts:  # the pass would add the neighbours' points, too
-            return False
-        return all(self._ranks.gather(super().fuse_norm(norm, restricts)))
+        before = dict(self.passes)
+        if all(self._ranks.gather(super().fuse_norm(norm, restricts))):
+            return True
+        self.passes.clear()
+        self.passes.update(before)
+        return False
 
     def descend(self, u: Any, other: Any, *along: Any) -> Any:
         """As `FusedLevel.descend`; the layers of the arrays `along` are exchanged, too."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from heatsolve.backends import Backend
+from heatsolve.backends import Accumulator, Backend, PointSweep
 from heatsolve.case.case import Case
 from heatsolve.case.derived import Derived
 from heatsolve.errors import InputError
@@ -94,6 +94,7 @@ class Staggered(MultiFieldModel):
         }
         wanted = {name: getattr(case.source, f"mean_{name}") for name in self.components}
         self.mean_velocities = {name: mean for name, mean in wanted.items() if mean is not None}
+        self._totals: list[Accumulator] = []
         self._balance: Balance | None = None
         self.demand_balance(0.0)
         moved = (*self.components, *self.carried)
@@ -391,19 +392,30 @@ class Staggered(MultiFieldModel):
         velocity at the start of the step. `second_differences` gives the second differences of wide
         convection.
         """
-        reduce, region, spacings = self.backend.reduce, self.grid.interior, self.steps_along_axes
-        velocities, volume = self.velocities(fields), float(np.prod(spacings))
-        fastest = max(fastest, self.largest_speed(fields))
-        per_h = self.inverse_spacings
-        relative = reduce("max", flow.divergence, region, *velocities, *per_h) * min(spacings)
-        for velocity in velocities:  # enstrophy also reads ghosts at walls of other blocks
-            self.halo.exchange(velocity)
-        whirl = reduce("sum", flow.enstrophy, region, *velocities, *per_h)
+        velocities, spacings = self.velocities(fields), self.steps_along_axes
+        args: tuple[Any, ...] = (*velocities, *self.inverse_spacings)
+        volume = float(np.prod(spacings))
+        kinds = "max", "max", "max", "sum", "sum"
+        self._totals = self._totals or [self.backend.accumulator(kind) for kind in kinds]
+        largest, divergence, courant, energy, enstrophy = self._totals
+        region, sweep = self.grid.interior, self.backend.sweep
+
+        def work() -> None:
+            self.halo.exchange(*velocities)  # enstrophy also reads ghosts at walls of other blocks
+            others = (flow.divergence, divergence), (flow.courant, courant)
+            besides = [PointSweep(point, into, region, args) for point, into in others]
+            self.add_speeds(fields, largest, besides)
+            sweep(flow.kinetic_energy, energy, region, *velocities)
+            sweep(flow.enstrophy, enstrophy, region, *args)
+
+        self.play("measures", velocities, work)
+        speed, dilatation, rate, energies, whirl = self.backend.values(self._totals)
+        fastest, relative = max(fastest, speed), dilatation * min(spacings)
         result = {
             "divergence": relative / fastest if fastest > 0.0 else relative,
-            "kinetic_energy": reduce("sum", flow.kinetic_energy, region, *velocities) * volume,
+            "kinetic_energy": energies * volume,
             "enstrophy": whirl * volume,
-            "courant": reduce("max", flow.courant, region, *velocities, *per_h) * dt,
+            "courant": rate * dt,
         }
         for name in self.carried:
             for number, axis in enumerate(self.whole.axes):

@@ -293,7 +293,7 @@ __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j
                 READ_RESIDUAL
 
                 const bool counted =
-                    row >= begin && row < end && (!ENDS || in_range(row, region_i));
+                    row >= begin && row < end && (!ENDS || in_range(row, counted_i));
                 #pragma unroll
                 for (int k = 0; k < C; k++) {
                     const real left_over = residual(RESIDUAL_ARGUMENTS);
@@ -370,7 +370,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     // Where norms are wanted, a piece or a strip of which only some points count is an edge, too.
     const bool ends = begin - LEAD - LEVELS - 1 < region_i.low + MARGIN ||
                       end + TAIL + 2 > region_i.high - MARGIN ||
-                      (CHANGES && (begin < counted_i.low || end > counted_i.high));
+                      ((CHANGES || RESIDUAL_NORM) &&
+                       (begin < counted_i.low || end > counted_i.high));
     const bool sides =
         column < region_j.low + MARGIN || column + 32 * C > region_j.high - MARGIN ||
         (CHANGES && (column + HALO < counted_j.low || column + 32 * C - HALO > counted_j.high));
