@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 from conformance import compare_packing, compare_quotients, registry, same, sweep
 
+import heatsolve.backends.gpu.backend as gpu
 from heatsolve.backends import exact_sums as sums
 from heatsolve.backends.gpu.backend import DeviceBackend
 from heatsolve.backends.gpu.device import CARDS
@@ -180,6 +181,16 @@ def turned(at, u):
     return total
 
 
+def compare_copies(device):
+    """Large arrays come to the host in pieces, the last of them shorter."""
+    whole = gpu.MOST_AT_ONCE
+    gpu.MOST_AT_ONCE = 64
+    for count in (5, 8, 9, 71):
+        array = np.arange(count, dtype=device.dtype).reshape(1, -1)
+        assert device.to_host(array).tobytes() == array.tobytes()
+    gpu.MOST_AT_ONCE = whole
+
+
 def halved(i, u):
     return 0.5 * u[i], 0.5 * u[i]
 
@@ -241,6 +252,7 @@ def main():
     compare_blocks(host, device)
     compare_ends(host, device)
     compare_gate(device)
+    compare_copies(device)
     compare_both_precisions(host, device)
     compare_quotients(device)
     compare_packing(device, (6, 7), depth=1, inset=1)

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from heatsolve.backends import MOST_FUSED, CycleLeg, SweepSequence
+from heatsolve.backends.gpu.backend import MOST_AT_ONCE
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.backends.registry import make
 from heatsolve.models.heat import equations as heat
@@ -35,6 +36,18 @@ def test_without_cycle_legs_it_says_so(machine):
 
 
 GPU = [pytest.param(name, marks=pytest.mark.gpu) for name in ("cupy", "cuda")]
+
+
+@pytest.mark.parametrize("kind", ["float64", "float32"])
+@pytest.mark.parametrize("name", GPU)
+def test_large_arrays_come_in_pieces(name, kind):
+    """The last piece is a short one; an array that fits one piece comes at once."""
+    machine = make(name, kind)
+    size = MOST_AT_ONCE // machine.dtype.itemsize
+    for count in (5, size, size + 1, 7 * size + 3):
+        host = np.arange(count, dtype=kind).reshape(1, -1)
+        got = machine.to_host(machine.to_device(host))
+        assert got.shape == host.shape and got.tobytes() == host.tobytes()
 
 
 @pytest.mark.parametrize("name", ["numpy", "numba", *GPU])

@@ -110,12 +110,15 @@ class Disk(io.FileIO):
     error: OSError | None = None
 
     def write(self, data: Any) -> int:
-        rest = memoryview(data)
+        rest, start = memoryview(data), self.tell()
+        large = len(rest) >= RESERVED_FROM
         try:
-            if len(rest) >= RESERVED_FROM:
-                reserve(self.fileno(), self.tell(), len(rest))
+            if large:
+                reserve(self.fileno(), start, len(rest))
             while rest:  # the system takes at most 2 GiB at a time
                 rest = rest[super().write(rest) :]
+            if large:
+                begin_writing(self.fileno(), start, len(data))
         except OSError as error:
             self.error = error
         return len(data)
@@ -202,6 +205,16 @@ def reserve(descriptor: int, start: int, count: int) -> None:
         except OSError as error:
             if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
                 raise
+
+
+def begin_writing(descriptor: int, start: int, count: int) -> None:
+    """Let the system write this range to the disk now, while the program goes on, where it can.
+
+    Otherwise it begins when it is forced, at the end of the file.
+    """
+    if hasattr(os, "posix_fadvise"):
+        with suppress(OSError):  # no advice changes what a file holds
+            os.posix_fadvise(descriptor, start, count, os.POSIX_FADV_DONTNEED)
 
 
 def folder_beside(path: Path, kind: str) -> Path:

@@ -169,7 +169,7 @@ def transport_of(ranks: Ranks, backend: Backend, wanted: str = "auto") -> Transp
             raise InputError(f"parallel.transport: {said} does not work here ({reason})")
     if found:
         fastest = fastest_of(list(found.values()), ranks, backend)
-        fastest.link.trusted = True
+        fastest.link.trusted, fastest.link.replays = True, fastest.replays
         return fastest
     transport: Transport
     if wanted in ("auto", "mpi"):

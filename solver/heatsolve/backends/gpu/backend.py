@@ -2,7 +2,9 @@
 
 import math
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial, wraps
@@ -73,6 +75,10 @@ MOST_WITH_NORMS = 7
 GATE_MARGIN = 1e-6
 """The gate closes this much (relative) above the threshold of a sum; the host decides exactly."""
 
+MOST_AT_ONCE = 1 << 23
+"""Bytes of the largest copy to the host that is made at once; of a piece of a larger copy."""
+PIECES = 4
+"""Pieces of pinned memory, and threads, for a large copy."""
 ONE_BLOCK = Launch((1, 1, 1), (GROUPS * sums.WIDTH, 1, 1), ())
 
 
@@ -161,6 +167,41 @@ class DeviceBackend(Backend):
     @abstractmethod
     def queue_to_device(self, array: Any, host: np.ndarray) -> None:
         """Queue a copy of pinned memory into an array."""
+
+    def to_host(self, array: Any) -> np.ndarray:
+        host = np.empty(array.shape, array.dtype)
+        if host.nbytes <= MOST_AT_ONCE:
+            self.queue_to_host(host, array)
+            self.sync()
+        elif host.size:
+            self._bring(host.reshape(-1), array)
+        return host
+
+    def _bring(self, line: np.ndarray, array: Any) -> None:
+        """Copy a large array by way of pinned memory: the device fills one piece of it while
+        threads empty others."""
+        size = MOST_AT_ONCE // line.itemsize
+        pieces = [self.pinned((size,), line.dtype) for _ in range(PIECES)]
+        emptied: list[Future[None] | None] = [None] * PIECES
+        coming: deque[tuple[Callable[[], None], int, int]] = deque()
+        with ThreadPoolExecutor(PIECES) as pool:
+
+            def take() -> None:
+                wait, number, first = coming.popleft()
+                wait()
+                own = line[first : first + size]
+                emptied[number] = pool.submit(np.copyto, own, pieces[number][: own.size])
+
+            for turn, first in enumerate(range(0, line.size, size)):
+                number = turn % PIECES
+                if (before := emptied[number]) is not None:
+                    before.result()
+                count = min(size, line.size - first)
+                self.queue_to_host(pieces[number][:count], self.part(array, (count,), first))
+                coming.append((self.mark(), number, first))
+                if len(coming) > 1:
+                    take()
+            take()
 
     def compiled(self, source: str, name: str, bytes_shared: int = 0) -> Compiled:
         """A kernel of CUDA C, by NVRTC or from the cache; `bytes_shared`: shared memory of a
@@ -420,6 +461,9 @@ class DeviceBackend(Backend):
         self._c_kernels: dict[tuple[str, int], Compiled] = {}
         self._check_kernels: dict[str, Compiled] = {}
         self._readbacks: dict[int, np.ndarray] = {}
+        self._gathered: dict[tuple[int, int], Replay | None] = {}
+        """Recorded gatherings of registers, by the addresses of a register and a gate; None: made
+        once."""
         rows = (self.lookahead + BEYOND) * sums.WIDTH
         self._state = self.integers(3 + rows)
         self._gate, self._open = self.part(self._state, (2,)), self.integers(1)
@@ -509,13 +553,24 @@ class DeviceBackend(Backend):
 
     def _of_all(self, accumulator: Accumulator, gate: Any) -> tuple[Any, int]:
         """The copies of a register, or with a link the registers of all processes; their number."""
-        register = accumulator.register
-        if self.link is None:
+        register, link = accumulator.register, self.link
+        if link is None:
             return register, SPREAD
         args = register, self.integer(SPREAD), gate, self._own_row
-        self.enqueue(partial(self._of_checks("merge"), ONE_BLOCK, args))
-        self.link.gather(self._own_row, self._all_rows)
-        return self._all_rows, self.link.size
+
+        def work() -> None:
+            self.enqueue(partial(self._of_checks("merge"), ONE_BLOCK, args))
+            link.gather(self._own_row, self._all_rows)
+
+        key = self.address(register), self.address(gate)
+        if self._progress.recorded is not None or not link.replays or key not in self._gathered:
+            self._gathered.setdefault(key, None)
+            work()
+        else:  # from the second time on
+            play = self._gathered[key] or Replay(self, work, self.gated)
+            self._gathered[key] = play
+            play()
+        return self._all_rows, link.size
 
     def queue_quotient(
         self, total: Accumulator | None, number: int, above: int, below: int, kept: Any, out: Any

@@ -80,9 +80,6 @@ class CupyBackend(DeviceBackend):
     def to_device(self, host: np.ndarray) -> Any:
         return self._cupy.asarray(np.array(host, self.dtype, order="C"))
 
-    def to_host(self, array: Any) -> np.ndarray:
-        return array.get()
-
     def memory(self) -> tuple[int, int]:
         return self._cupy.cuda.runtime.memGetInfo()
 

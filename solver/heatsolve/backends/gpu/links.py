@@ -36,6 +36,8 @@ class Link(ABC):
     """The name in a report."""
     trusted = False
     """Whether transfers are proved to work: from then on a silent peer is a failure of the run."""
+    replays = False
+    """Whether a device can record transfers and play them back."""
 
     def __init__(self, backend: "DeviceBackend", size: int):
         self._backend, self.size = backend, size

@@ -348,12 +348,6 @@ class CudaBackend(DeviceBackend):
         self.sync()
         return array
 
-    def to_host(self, array: DeviceArray) -> np.ndarray:
-        host = np.empty(array.shape, array.dtype)
-        self.queue_to_host(host, array)
-        self.sync()
-        return host
-
     def lent(self, array: DeviceArray) -> Any:
         from numba import cuda
 
