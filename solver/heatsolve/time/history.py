@@ -124,7 +124,7 @@ class Log:
         return problem.backend.reduce("sum", copy, problem.grid.stored, first)
 
     def _norm_of(self, stepper: Stepper, dt: float) -> float:
-        change = self.change.take()
+        (change,) = self._problem.backend.values([self.change])
         if self._norm == "max":
             return change / dt
         if not math.isfinite(change):  # the squares may overflow although the values are finite

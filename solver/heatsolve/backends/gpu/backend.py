@@ -610,7 +610,8 @@ class DeviceBackend(Backend):
 
     def values(self, accumulators: Sequence[Accumulator]) -> list[float]:
         """The values by ledgers; a ledger ends where it is full or a value is not finite."""
-        if self.lookahead == 1 or len(accumulators) == 1:
+        alone = len(accumulators) == 1 and self.link is None  # a copy of its register is faster
+        if self.lookahead == 1 or alone:
             return super().values(accumulators)
         values: list[float] = []
         while several := accumulators[len(values) : len(values) + self.lookahead + BEYOND]:
