@@ -100,10 +100,20 @@ class SimulatedBackend(DeviceBackend, HostBackend):
         closed, passed = self._gate
         if closed:
             return
-        merged = self.read_register(register)
+        merged = sums.merge(register.reshape(copies, sums.WIDTH))
         self._rows.reshape(-1, sums.WIDTH)[passed] = merged
         register[:] = 0
         self._gate[:] = not sums.VALUE_OF[kind](merged) > limit, passed + 1
+
+    def _of_checks(self, name):
+        assert name == "merge"
+        return self._merge
+
+    def _merge(self, launch, args):
+        register, copies, gate, row = args
+        if not gate[0]:
+            row[:] = sums.merge(register.reshape(copies, sums.WIDTH))
+            register[:] = 0
 
     def queue_quotient(self, total, number, above, below, kept, out):
         if self.gated and self._gate[0]:
@@ -191,6 +201,43 @@ def compare_copies(device):
     gpu.MOST_AT_ONCE = whole
 
 
+class Mirror:
+    """A link to another process that has the same values."""
+
+    size, replays = 2, True
+
+    def gather(self, mine, all_of_them):
+        all_of_them.reshape(self.size, -1)[:] = mine
+
+
+class Graph:
+    """Recorded work, which uses the arrays that it was recorded with."""
+
+    made = 0
+
+    def __init__(self, backend, work, gated):
+        Graph.made += 1
+        self.work = work
+
+    def __call__(self):
+        self.work()
+
+
+def compare_gatherings(device):
+    """Each link has one recording, however many accumulators there are; a new link a new one."""
+    whole, gpu.Replay = gpu.Replay, Graph
+    kept = device.accumulator("sum")
+    for links in (1, 2):
+        device.join(lambda rows: rows, Mirror())
+        for count in range(3, 40):
+            own = device.accumulator("max")
+            device.sweep(copy, kept, ((0, 4),), device.to_device(np.full(4, float(count))))
+            device.sweep(copy, own, ((0, 4),), device.to_device(np.full(4, float(count))))
+            assert device.values([kept, own]) == [2 * 4 * count, count]  # of both processes
+        assert Graph.made == links
+    gpu.Replay, device.link = whole, None
+
+
 def halved(i, u):
     return 0.5 * u[i], 0.5 * u[i]
 
@@ -253,6 +300,7 @@ def main():
     compare_ends(host, device)
     compare_gate(device)
     compare_copies(device)
+    compare_gatherings(SimulatedBackend())
     compare_both_precisions(host, device)
     compare_quotients(device)
     compare_packing(device, (6, 7), depth=1, inset=1)

@@ -110,15 +110,15 @@ class Disk(io.FileIO):
     error: OSError | None = None
 
     def write(self, data: Any) -> int:
-        rest, start = memoryview(data), self.tell()
+        rest = memoryview(data)
         large = len(rest) >= RESERVED_FROM
         try:
             if large:
-                reserve(self.fileno(), start, len(rest))
+                reserve(self.fileno(), self.tell(), len(rest))
             while rest:  # the system takes at most 2 GiB at a time
                 rest = rest[super().write(rest) :]
             if large:
-                begin_writing(self.fileno(), start, len(data))
+                begin_writing(self.fileno(), self.tell() - len(data), len(data))
         except OSError as error:
             self.error = error
         return len(data)

@@ -300,6 +300,8 @@ class Worker:
         self._method = make_method(case, self._system, self._field)
         solves = method_name(case) in SOLVED
         self.unit, self.make = ("solve", self._solves) if solves else ("iteration", self._iterate)
+        if solves:
+            self._start = problem.sweeps.like(self._field)
 
     def _steps(self, count: int) -> None:
         self._made += count
@@ -311,7 +313,7 @@ class Worker:
     def _solves(self, count: int) -> None:
         problem = self._problem
         for _ in range(count):
-            problem.reset()
+            problem.sweeps.like(self._start, self._field)
             args = self._system, self._field, self._begin, problem.reset, Silent()
             outcome = finished(solving(*args))
             demand_converged(outcome, "the solve")

@@ -110,6 +110,8 @@ class DeviceBackend(Backend):
     """The limits of the device."""
     link: Link | None = None
     """The link between the devices of all processes, if one works."""
+    _gathering: Replay | None
+    """The recorded gathering of the rows of all processes, by the present link."""
     _gate: Any
     _ahead: Any
 
@@ -173,7 +175,7 @@ class DeviceBackend(Backend):
         if host.nbytes <= MOST_AT_ONCE:
             self.queue_to_host(host, array)
             self.sync()
-        elif host.size:
+        else:
             self._bring(host.reshape(-1), array)
         return host
 
@@ -432,6 +434,7 @@ class DeviceBackend(Backend):
 
     def join(self, combine: Callable[[np.ndarray], np.ndarray], link: Link | None = None) -> None:
         self.combine, self.link = combine, link
+        self._gathering = None
         if link is None:
             self.lookahead = 1
             return
@@ -461,9 +464,7 @@ class DeviceBackend(Backend):
         self._c_kernels: dict[tuple[str, int], Compiled] = {}
         self._check_kernels: dict[str, Compiled] = {}
         self._readbacks: dict[int, np.ndarray] = {}
-        self._gathered: dict[tuple[int, int], Replay | None] = {}
-        """Recorded gatherings of registers, by the addresses of a register and a gate; None: made
-        once."""
+        self._gathering = None
         rows = (self.lookahead + BEYOND) * sums.WIDTH
         self._state = self.integers(3 + rows)
         self._gate, self._open = self.part(self._state, (2,)), self.integers(1)
@@ -557,19 +558,14 @@ class DeviceBackend(Backend):
         if link is None:
             return register, SPREAD
         args = register, self.integer(SPREAD), gate, self._own_row
-
-        def work() -> None:
-            self.enqueue(partial(self._of_checks("merge"), ONE_BLOCK, args))
+        self.enqueue(partial(self._of_checks("merge"), ONE_BLOCK, args))
+        if self._progress.recorded is not None or not link.replays:
             link.gather(self._own_row, self._all_rows)
-
-        key = self.address(register), self.address(gate)
-        if self._progress.recorded is not None or not link.replays or key not in self._gathered:
-            self._gathered.setdefault(key, None)
-            work()
-        else:  # from the second time on
-            play = self._gathered[key] or Replay(self, work, self.gated)
-            self._gathered[key] = play
-            play()
+        else:  # a recording costs the host less
+            if self._gathering is None:
+                work = partial(link.gather, self._own_row, self._all_rows)
+                self._gathering = Replay(self, work, self.gated)
+            self._gathering()
         return self._all_rows, link.size
 
     def queue_quotient(

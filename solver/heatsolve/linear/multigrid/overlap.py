@@ -38,8 +38,9 @@ def layers_of(smoother: Smoother) -> int:
     """The layers that an overlap needs: the larger of the numbers that descent and ascent spoil.
 
     Each sweep spoils one layer. The residual at a point reads one layer more, its restriction two
-    points below the block; the residual after the ascent is wanted for its norm. The outermost
-    layer holds no unknowns, so it gets no correction.
+    points below the block; the residual after the ascent is wanted for its norm, unless there is no
+    pre-smoothing: the descent then adds it. The outermost layer holds no unknowns, so it gets no
+    correction.
     """
     before, after = len(smoother.before), len(smoother.after)
     return max(before + 3, before + after + 1)

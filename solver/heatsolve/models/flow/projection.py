@@ -166,8 +166,8 @@ class Projection(RungeKutta):
         _, method = pressure.solver(length)
         weights = pressure.weights(stage) if method.needs_start else ()
 
-        # The place of the oldest pressure, which is overwritten, is part of the name.
-        name = f"pressure {stage.number}, {weights}, {id(pressure.older[-1])}"
+        # The place of the oldest pressure, which a guess overwrites, is part of the name.
+        name = f"pressure {stage.number}, {weights}, {id(pressure.older[-1]) if weights else 0}"
         factor = self._numbers.factors[stage.number]
         self._play(name, new, lambda: pressure.begin(new, factor, length, weights))
         self._playback.make()
