@@ -34,16 +34,16 @@ PERIODIC_START = 2
 """The number given to a block's first unknown on a periodic axis: even, and away from the ends."""
 
 
-def layers_of(smoother: Smoother) -> int:
+def layers_of(smoother: Smoother, finest: bool = False) -> int:
     """The layers that an overlap needs: the larger of the numbers that descent and ascent spoil.
 
     Each sweep spoils one layer. The residual at a point reads one layer more, its restriction two
-    points below the block; the residual after the ascent is wanted for its norm, unless there is no
-    pre-smoothing: the descent then adds it. The outermost layer holds no unknowns, so it gets no
-    correction.
+    points below the block; on the finest level the residual after the ascent is wanted for its
+    norm, unless there is no pre-smoothing: the descent then adds it. The outermost layer holds no
+    unknowns, so it gets no correction.
     """
     before, after = len(smoother.before), len(smoother.after)
-    return max(before + 3, before + after + 1)
+    return max(before + 3, before + after + finest, after + 1)
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def overlapped_plans(
     for (fine, coarse), step, (smoother, next_smoother) in pairs:
         if step.gathering is not None:
             coarse = step.gathering.plan
-        layers, backend = layers_of(smoother), fine.system.backend
+        layers, backend = layers_of(smoother, finest=not result), fine.system.backend
         if not (step.is_in_blocks and can_overlap(fine, coarse, step, layers)):
             break
         overlap, below = Overlap.of(fine, layers), Overlap.of(coarse, layers_of(next_smoother))
