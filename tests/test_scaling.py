@@ -36,6 +36,7 @@ def record(ranks, seconds, kind="weak", counts=(100, 100), **more):
         "precision": "float64", "link": "MPI", "dims": [ranks, 1], "counts": list(counts),
         "periodic": [], "unknowns": unknowns, "seconds": seconds, "updates": 3.0 * unknowns,
         "bytes": 48.0 * unknowns, "waited": 0.25, "balance": 1.0,
+        "iterations": None, "launches": None, "halo": 1,
         "machine": {"node": "n1", "nodes": 1, "cores": 2, "gpu": None}, **several, **more,
     }  # fmt: skip
 

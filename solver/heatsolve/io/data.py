@@ -227,10 +227,13 @@ def _table(path: Path) -> tuple[list[str], np.ndarray, list[int]]:
     first, begin = text[0] if text else (0, "")
     top = list(itertools.takewhile(lambda each: each[1].lstrip().startswith("#"), text))
     text = [(n, line) for n, line in text if not line.lstrip().startswith("#")]
-    for n, line in top if text else ():
-        words = _split(line.lstrip("# "), text[0][1])
-        if len(words) == len(_split(text[0][1], text[0][1])) and {"t", *AXIS_NAMES} & set(words):
-            first, begin = n, line.lstrip()
+    if text:
+        values = text[0][1]
+        count = len(_split(values, values))
+        for n, line in top:
+            words = _split(line.lstrip("# "), values)
+            if len(words) == count and {"t", *AXIS_NAMES} & set(words):
+                first, begin = n, line.lstrip()
     if begin.startswith("#") and {"t", *AXIS_NAMES} & set(re.split(r"\W+", begin)):
         text.insert(0, (first, begin.lstrip("# ")))
     if not text:

@@ -116,6 +116,10 @@ class QueuedTransport(Transport):
     def __init__(self, link: Link):
         self.link = link
 
+    @property
+    def replays(self) -> bool:  # type: ignore[override]
+        return self.link.replays
+
     def restart_clocks(self) -> None:
         self.link.restart_clock()
 
@@ -161,15 +165,15 @@ def transport_of(ranks: Ranks, backend: Backend, wanted: str = "auto") -> Transp
             reason = "what it sent did not arrive"
             queued = QueuedTransport(link)
             if proved(queued, ranks, backend):
-                queued.replays = proved(queued, ranks, backend, played_back=True)
+                link.replays = proved(queued, ranks, backend, played_back=True)
                 # A library that has failed inside a graph may send nothing more.
-                if queued.replays or proved(queued, ranks, backend):
+                if link.replays or proved(queued, ranks, backend):
                     found[name] = queued
         if wanted == name and not found:
             raise InputError(f"parallel.transport: {said} does not work here ({reason})")
     if found:
         fastest = fastest_of(list(found.values()), ranks, backend)
-        fastest.link.trusted, fastest.link.replays = True, fastest.replays
+        fastest.link.trusted = True
         return fastest
     transport: Transport
     if wanted in ("auto", "mpi"):

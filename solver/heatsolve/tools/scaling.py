@@ -1,12 +1,12 @@
 """`heatsolve scale`: one case on more and more processes, each number in a launch of its own.
 
 A *weak* study gives every process the same number of unknowns, a *strong* study divides the same
-case among more processes. Throughput is units of work (iterations, cycles, steps) times unknowns a
+case among more processes. Throughput is units of work (solves, iterations, steps) times unknowns a
 second; efficiency is the throughput of a process over its throughput in the smallest launch.
 
 python -m heatsolve.tools.scaling CASE KIND PER_RANK BACKEND FILE [KEY=VALUE ...]
 
-is a launch: it measures sweeps, cycles or steps and writes a record of them to a file of JSON.
+is a launch: it measures solves, iterations or steps and writes a record of them to a file of JSON.
 """
 
 import csv
@@ -543,7 +543,7 @@ def table(measured: Sequence[dict[str, Any]]) -> list[Size]:
             share / seconds, share / max(times), share / min(times), share / seconds / reference,
             record["updates"] / seconds, record["bytes"] / seconds,
             record["waited"], record["balance"],
-            record.get("iterations"), record.get("launches"), record.get("halo", 1),
+            record["iterations"], record["launches"], record["halo"],
             record["link"] if ranks > 1 else "",
             record["backend"], record["precision"], machine_name(record),
         ))  # fmt: skip
