@@ -42,9 +42,9 @@ SMALL_WEIGHTS = {
     2: ((0.0, 2.0, 0.0, -1.0),) * 2,
     3: ((0.0, 1.0), (3.0, -2.0), (0.5, 0.5)),
 }
-"""Weights for methods other than multigrid, which end closer to the tolerance: the errors that it
-leaves in the last pressures grow with the weights. Guesses are linear in time; with two stages
-from the pressures of the same stage."""
+"""Weights for methods other than multigrid, which end closer to the tolerance: the errors that the
+tolerance leaves in the last pressures grow with the weights. Guesses are linear in time; with two
+stages from the pressures of the same stage."""
 
 
 class Pressure:
