@@ -225,7 +225,8 @@ def _of_heat(d: int) -> list[Entry]:
         (heat.diagonal, (m, REAL, *faces)),
         (heat.rounding, (t, t, m, REAL, *faces)),
         (heat.gershgorin, (_along(d, *range(d)), m, *faces)),
-        (heat.explicit_step, (t, t, REAL, m, *faces)),
+        (heat.rate, (REAL, m)),
+        (heat.explicit_step, (t, t, m, *faces)),
         (heat.implicit_source, (t, t, t, m, REAL, REAL, *faces)),
     ]
     entries = [Entry(f"{d}d-{point.__name__}", point, d, given) for point, given in listed]

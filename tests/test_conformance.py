@@ -502,6 +502,25 @@ def test_copies_of_what_is_known_are_the_very_object():
         assert pickle.loads(pickle.dumps(known)) is known
 
 
+def test_values_between_rows():
+    """A flux through a face above a point is the flux through the face below the next point."""
+
+    def divergence(i, j, u, c, k):
+        above, below = c[i + 1, j] * (u[i + 1, j] - u[i, j]), c[i, j] * (u[i, j] - u[i - 1, j])
+        return (above - below) + k[i, j] * (u[i, j + 1] - u[i, j - 1])
+
+    tape = record(divergence, (ARRAY,) * 3, 2)
+    carrying, carried = tape.between_rows([False, True, False])
+    assert [each.name for each in carrying.operations].count("carried") == len(carried) == 1
+    shifts = {subscript[0][0] for number, subscript in carrying.loads() if number == 0}
+    assert shifts == {0, 1} and carrying.operations[carried[0]].name == "*"
+    # A conductance that varies from row to row is not the same one for the next row.
+    carrying, carried = tape.between_rows([False] * 3)
+    assert [carrying.operations[place].name for place in carried] == ["-"]
+    carrying, carried = record(heat.laplace, (ARRAY, ARRAY, REAL), 2).between_rows([False] * 3)
+    assert not carried
+
+
 def test_wrong_dimension():
     with pytest.raises(PointRuleError):
         record(heat.laplace, (ARRAY, ARRAY, REAL), 3)

@@ -10,7 +10,7 @@ from test_solvers import case_text
 
 from heatsolve.backends import SweepSequence
 from heatsolve.backends.gpu import cycle_legs, fused_sweeps
-from heatsolve.backends.gpu.fused_sweeps import SHAPES_2D
+from heatsolve.backends.gpu.fused_sweeps import DEPTHS
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.backends.registry import make
 from heatsolve.budget import budget_of
@@ -26,7 +26,7 @@ from heatsolve.models.heat import equations as heat
 from heatsolve.models.heat.conduction import Conduction
 from heatsolve.models.heat.solver import make_method
 from heatsolve.report import Report
-from heatsolve.stencil.language import fill, shifted
+from heatsolve.stencil.language import ONE, ZERO, fill, shifted
 from heatsolve.tools.measure import noise_inside
 
 COMPILER = pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler, g++")
@@ -71,6 +71,15 @@ def heat_arguments(shape, rng, varies):
     return [rng.standard_normal(shape), 0.9, np.ones([1] * len(shape)), 0.3, *faces]
 
 
+def explicit_arguments(shape, rng):
+    """What `explicit_step` takes after T; only the conductance along x varies, along x."""
+    uniform, line = [1] * len(shape), [*[1] * (len(shape) - 1), shape[-1]]
+    faces = [rng.random(line) + 0.5, ONE]
+    for _ in shape[1:]:
+        faces += [rng.random(uniform) + 0.5, ONE]
+    return [ZERO, 0.1 * rng.random(uniform), *faces]
+
+
 def mirrored_arguments(shape, rng):
     """What `pressure_sweep` takes after p, with walls at all sides that copy what is inside."""
     lines = [np.zeros((shape[0], 1)) for _ in range(2)] + [np.zeros((1, shape[1])) for _ in "lr"]
@@ -91,6 +100,8 @@ CASES = {
         (200, 131),
         5,
     ),
+    "explicit heat": (heat.explicit_step, explicit_arguments, (40, 400), 7),
+    "explicit heat 3D": (heat.explicit_step, explicit_arguments, (17, 80, 130), 3),
     "mean of six": (mean_of_six, lambda shape, rng: [1.0 / 6.0], (19, 53, 70), 3),
 }
 WALLS = {"walls": (), "periodic": (0,), "torus": (0, 1)}
@@ -156,7 +167,7 @@ def test_a_sum_ends_a_pass():
     changes = [None, None, backend.accumulator("sum"), None, None]
     given = (heat.four_point_mean, u, region, [(0.0, 0.0)] * 5, (False, False), changes)
     assert backend.most_fused(SweepSequence(*given)) == 3
-    assert max(SHAPES_2D) == 7
+    assert max(DEPTHS[2]) == 7
 
 
 @pytest.fixture(autouse=True)

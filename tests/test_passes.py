@@ -55,7 +55,8 @@ def conduction(d, rng):
 
     faces = [(positive(*range(d)), positive(d - 1)), (positive(d - 2), positive()),
              (positive(*range(d)), positive(0))]  # fmt: skip
-    return (positive(*range(d)), 0.05, positive(), *sum(faces[:d], ()))
+    rate = 0.05 * positive(d - 1)
+    return (positive(*range(d)), rate, *sum(faces[:d], ()))
 
 
 POINTS = {

@@ -8,7 +8,7 @@ operations. A point function that breaks the rules of the language is refused he
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partialmethod
+from functools import cache, lru_cache, partialmethod
 from typing import Any
 
 from heatsolve.stencil.language import ONE, ZERO, Known, Point, dimension, evaluate
@@ -19,6 +19,9 @@ KNOWN: dict[str, Known] = {"one": ONE, "zero": ZERO}
 
 A product with ONE is left out. A point function may test for ZERO and leave terms out.
 """
+
+LEAVES = ("load", "scalar", "constant", "carried")
+"""The entries of a tape whose operands are no places."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +40,9 @@ class Tape:
 
     Entries: `("load", (argument, subscript))`, `("scalar", (argument,))`, `("constant", (value,))`,
     `("+ - * /", (a, b))`, `("neg", (a,))`, `("sqrt", (a,))`, comparisons, `("&", (a, b))`,
-    `("|", (a, b))` and `("where", (c, a, b))`. A subscript holds, for each axis, a constant shift
-    and the integer arguments added to it. `edges`: the arguments that are 0 except at points beside
-    the walls of an axis.
+    `("|", (a, b))`, `("where", (c, a, b))` and `("carried", (n,))`, see `between_rows`. A subscript
+    holds, for each axis, a constant shift and the integer arguments added to it. `edges`: the
+    arguments that are 0 except at points beside the walls of an axis.
     """
 
     dimension: int
@@ -65,6 +68,47 @@ class Tape:
             number == argument and any(shift for shift, _ in subscript)
             for number, subscript in self.loads()
         )
+
+    def between_rows(self, constant: Sequence[Any]) -> "tuple[Tape, list[int]]":
+        """This tape with `("carried", (n,))` for values between a row and the row before it, and
+        the places of these values one row further on.
+
+        So the value between this row and the next one can be kept until the next row needs it:
+        the flux through a face is computed once. Such a value depends on two rows of the first
+        argument, and otherwise on numbers and on arrays that are `constant` from row to row.
+        """
+        further: list[int | None] = []  # for each place the place of its value one row further on
+        rows: list[set[Any]] = []  # and the rows of the first argument on which it depends
+        for place, operation in enumerate(self.operations):
+            name, operands = operation.name, operation.operands
+            if name == "load":
+                number, ((shift, added), *others) = operands
+                moved = Operation(name, (number, ((shift + 1, added), *others)))
+                same = number > 0 and constant[number]
+                after = self._places.get(moved, place if same else None)
+                further.append(after if number == 0 or same else None)
+                rows.append(set() if number else {shift})
+            elif name in LEAVES:
+                further.append(place)
+                rows.append(set())
+            else:
+                moved = Operation(name, tuple(further[operand] for operand in operands))
+                further.append(self._places.get(moved))
+                rows.append(set().union(*[rows[operand] for operand in operands]))
+        result, kept = Tape(self.dimension, edges=self.edges), list[int]()
+
+        @cache
+        def place_in_result(place: int) -> int:
+            operation, after = self.operations[place], further[place]
+            if len(rows[place]) == 2 and after is not None:
+                kept.append(after)
+                return result.add("carried", len(kept) - 1)
+            leaf = operation.name in LEAVES
+            operands = operation.operands if leaf else map(place_in_result, operation.operands)
+            return result.add(operation.name, *operands)
+
+        result.results = tuple(map(place_in_result, self.results))
+        return result, list(map(place_in_result, kept))
 
 
 def spelled(operation: Operation, where: str, sqrt: str) -> str:
@@ -303,6 +347,10 @@ class Signature:
                 f"the sweep has {len(self.outputs)} outputs"
             )
         return tape
+
+    def constant_from_row_to_row(self) -> list[bool]:
+        """For each argument whether it is an array that is constant along the first axis."""
+        return [not isinstance(kind, str) and kind[0] for kind in self.arguments]
 
     @property
     def reduces(self) -> bool:

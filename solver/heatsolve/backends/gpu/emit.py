@@ -30,7 +30,7 @@ from heatsolve.backends import Signature
 from heatsolve.backends import exact_sums as sums
 from heatsolve.backends.gpu.launch import ALIGNMENT, SPREAD, Shape, shape_of
 from heatsolve.stencil.language import INDEX_NAMES
-from heatsolve.stencil.trace import INTEGER, Operation, Tape, spelled
+from heatsolve.stencil.trace import INTEGER, LEAVES, Operation, Tape, spelled
 
 
 def indented(lines: Iterable[str]) -> list[str]:
@@ -204,7 +204,7 @@ def needed(tape: Tape, wanted: Sequence[int], without: Collection[int] = ()) -> 
             continue
         result.add(place)
         operation = tape.operations[place]
-        if operation.name not in ("load", "scalar", "constant"):
+        if operation.name not in LEAVES:
             waiting += operation.operands
     return sorted(result)
 
@@ -580,11 +580,14 @@ def peer_source(threads: int, flag: int) -> str:
     return defines + cuda_text("peers.cuh")
 
 
-def c_function(name: str, tape: Tape, precision: str) -> str:
-    """A point function as a C function of all values that it reads, in the order of the tape."""
+def c_function(name: str, tape: Tape, precision: str, result: int | None = None) -> str:
+    """A point function as a C function of all values that it reads, in the order of the tape.
+
+    `result`: the place of the value to return, if not the point function's own result.
+    """
     parameters, lines = [], []
     for place, operation in enumerate(tape.operations):
-        if operation.name in ("load", "scalar"):
+        if operation.name in ("load", "scalar", "carried"):
             parameters.append(f"const real v{place}")
             continue
         if operation.name == "constant":
@@ -592,7 +595,8 @@ def c_function(name: str, tape: Tape, precision: str) -> str:
         else:
             value = spelled(operation, C_DIALECT.where, C_DIALECT.sqrt)
         lines.append(f"    const auto v{place} = {value};\n")
-    (result,) = tape.results
+    if result is None:
+        (result,) = tape.results
     return (
         f"__device__ __forceinline__ real {name}({', '.join(parameters)}) {{\n"
         f"{''.join(lines)}    return v{result};\n}}\n"

@@ -9,9 +9,10 @@ In two dimensions a warp owns a `Strip` of 32 C columns and goes down the rows, 
 y and y + 1 of the field arrive; sweep 1 then has all it needs for the rows y - 1 and y, sweep 2 for
 y - 2 and y - 1, and so on: each sweep keeps the last two rows that it reads in registers, and the
 neighbours to the left and right come from the other lanes. Rows arrive ahead of time by `cp.async`
-in the warp's own ring in shared memory, so warps do not wait for each other. The idea of one strip
-for each warp: K. Matsumura et al., "AN5D", CGO 2020; of registers for levels: L. Zhang et al.,
-"Revisiting Temporal Blocking Stencil Optimizations", ICS 2023.
+in the warp's own ring in shared memory, so warps do not wait for each other. A value that depends
+on two rows, such as the flux through the face between two points, is kept for the next row. The
+idea of one strip for each warp: K. Matsumura et al., "AN5D", CGO 2020; of registers for levels: L.
+Zhang et al., "Revisiting Temporal Blocking Stencil Optimizations", ICS 2023.
 
 In three dimensions a block owns a `Tile` of columns along z and goes up the planes. Plane z
 arrives; sweep 1 then has all it needs for plane z - 1, sweep 2 for plane z - 2, and so on. For each
@@ -22,7 +23,7 @@ written one step before, so one barrier for each step is enough for all sweeps (
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from heatsolve.backends.gpu.emit import REAL_OF, c_function, constants, cuda_text, macro
@@ -50,6 +51,7 @@ class FusedSweeps:
     coarse level. It may end with the `residual` of its result, whose arguments after the field have
     the numbers `residual_operands` in the kernel. A leg that `restricts` restricts the residual;
     `residual_norm` is the kind of its norm, if one is wanted. `functions`: see `CycleLeg`.
+    carried: the places on the tape of the values that the next row or plane takes over.
     """
 
     tape: Tape
@@ -69,6 +71,7 @@ class FusedSweeps:
     residual_operands: tuple[int, ...] = ()
     residual_norm: str | None = None
     functions: tuple[tuple[str, Tape], ...] = ()
+    carried: tuple[int, ...] = ()
 
     @property
     def edges(self) -> set[int]:
@@ -91,6 +94,13 @@ class FusedSweeps:
     def has_residual(self) -> bool:
         """Whether the residual of the result is computed, to be restricted or for its norm."""
         return self.residual is not None
+
+    def carrying(self) -> "FusedSweeps":
+        """The same sweeps, where a row takes over the values between it and the row before."""
+        if not self.sweeps:
+            return self
+        tape, carried = self.tape.between_rows(self.signature.constant_from_row_to_row())
+        return replace(self, tape=tape, carried=tuple(carried))
 
     @property
     def real(self) -> str:
@@ -169,6 +179,8 @@ def assembled(
     if work.inverse is not None:
         functions["inverse"] = work.inverse
     texts = [c_function(name, tape, precision) for name, tape in functions.items()]
+    for n, place in enumerate(work.carried):
+        texts.append(c_function(f"carried{n}", work.tape, precision, place))
     common = cuda_text("ptx.cuh") + "".join(texts) + cuda_text("fused.cuh")
     return constants() + head + types + common + cuda_text(file)
 
@@ -213,7 +225,8 @@ class Layout:
     the expression by which the compiler knows that a part lies near the walls; `at_ends`: the
     expression that a point lies near the first axis's walls. `field`: the values of the field by
     shift, no other shifts are held; `fetched`: the values fetched along with the field, by the
-    number of the argument and the shift.
+    number of the argument and the shift; `held`: the extents and the indices of what a thread holds
+    for each sweep and each of its points.
     """
 
     indices: tuple[str, ...]
@@ -222,6 +235,7 @@ class Layout:
     at_ends: str
     field: Mapping[Shift, str]
     fetched: Mapping[tuple[int, Shift], str]
+    held: tuple[str, str] = ("", "")
 
     @property
     def loop(self) -> str:
@@ -272,6 +286,18 @@ class Reads:
                 number, subscript = operation.operands
                 shift = tuple(distance for distance, _ in subscript)
                 self.args.append(self._element(f"{letter}{place}", numbers[number], shift))
+            elif operation.name == "carried":
+                self.args.append(f"carry{operation.operands[0]}{self._layout.held[1]}")
+
+    def carries(self) -> dict[str, Sequence[str]]:
+        """The macros for what a row leaves to the next row: variables, and how they change."""
+        extents, point = self._layout.held
+        numbers, args = range(len(self._work.carried)), ", ".join(self.args)
+        changed = [f"const real next{n} = carried{n}({args});" for n in numbers]
+        return {
+            "CARRY": [f"real carry{n}{extents} = {{}};" for n in numbers],
+            "CARRY_ON": [*changed, *[f"carry{n}{point} = next{n};" for n in numbers]],
+        }
 
     def pieces(self, function: str, more: Sequence[str] = ()) -> dict[str, str | Sequence[str]]:
         """The macros for the statements and the arguments of a kernel's POINT or RESIDUAL."""
@@ -429,6 +455,7 @@ def ring_arguments(work: FusedSweeps) -> list[int]:
 @cache
 def source_2d(work: FusedSweeps, strip: Strip) -> str:
     """CUDA C of the kernel `sweeps`; cached, because each level of a hierarchy asks for it."""
+    work = work.carrying()
     functions = {"POINT": Reads(work, work.tape, work.own, layout_2d(work, "t"))}
     if work.residual is not None:
         args = work.residual, (0, *work.residual_operands), layout_2d(work, "T")
@@ -449,6 +476,7 @@ def source_2d(work: FusedSweeps, strip: Strip) -> str:
         "FETCH_ROW": _fetches(work, keeps),
         "COLOURS": ", ".join(map(str, work.colours)),
     }
+    pieces |= functions["POINT"].carries()
     for name, reads in functions.items():
         text = " ".join(reads.args)
         pieces |= reads.pieces(name, [line for value, line in SHUFFLES.items() if value in text])
@@ -481,7 +509,8 @@ def layout_2d(work: FusedSweeps, level: str) -> Layout:
         for di in WINDOW
     }
     indices, near = ("inner_row(row)", "inner[k]"), ("ENDS", "SIDES")
-    return Layout(indices, (("k", "C"),), near, "ENDS", FIELD_2D, fetched)
+    held = "[T][C]", "[t][k]"
+    return Layout(indices, (("k", "C"),), near, "ENDS", FIELD_2D, fetched, held)
 
 
 def _fetches(work: FusedSweeps, keeps: list[int]) -> list[str]:
@@ -559,12 +588,14 @@ def layout_3d(field: Mapping[Shift, str], along: int = 0) -> Layout:
     )
     at_ends = "(here < region_i.low + MARGIN || here >= region_i.high - MARGIN)"
     fetched: dict[tuple[int, Shift], str] = {(along, (0, 0, 0)): "b[t][r][k]"} if along else {}
-    return Layout(indices, (("r", "R"), ("k", "C")), ("EDGE",) * 3, at_ends, field, fetched)
+    loops, held = (("r", "R"), ("k", "C")), ("[T][R][C]", "[t][r][k]")
+    return Layout(indices, loops, ("EDGE",) * 3, at_ends, field, fetched, held)
 
 
 @cache
 def source_3d(work: FusedSweeps, tile: Tile) -> str:
     """CUDA C of the kernel `sweeps`; cached, because each level of a hierarchy asks for it."""
+    work = work.carrying()
     reads = Reads(work, work.tape, work.own, layout_3d(FIELD_3D))
     width, height = 32 * tile.columns, tile.rows * tile.warps
     defines = {
@@ -574,5 +605,9 @@ def source_3d(work: FusedSweeps, tile: Tile) -> str:
         "RING": tile.ahead + 2, "HALO": tile.halo(work), "WRAPS_I": work.wraps[0],
         "WRAPS_J": work.wraps[1], "WRAPS_K": work.wraps[2], "ALIGNED": work.aligned > 1,
     }  # fmt: skip
-    pieces = {"PREPARE": [*work.numbers(), *reads.lines], **reads.pieces("POINT")}
+    pieces = {
+        "PREPARE": [*work.numbers(), *reads.lines],
+        **reads.pieces("POINT"),
+        **reads.carries(),
+    }
     return assembled("sweeps_3d.cuh", work, defines, pieces)

@@ -213,8 +213,7 @@ class Conduction(Model):
         faces = [place(shortened(faces, number)) for number, faces in enumerate(volumes.faces)]
         pairs = zip(reversed(faces), self.ratios, strict=True)
         self.faces = tuple(array for pair in pairs for array in pair)
-        capacity = volumes.capacity()
-        self.capacity, self.has_unit_capacity = place(capacity), bool(np.all(capacity == 1.0))
+        self.capacity = place(volumes.capacity())
 
     @cached_property
     def singular(self) -> bool:

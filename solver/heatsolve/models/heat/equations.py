@@ -39,10 +39,11 @@ def sides(at, faces):
 def flux_divergence(at, t, *faces):
     """div(k grad T): heat that a unit of volume gains from its neighbours (W/m3).
 
-    `faces` are c and r along x, y, z in turn.
+    `faces` are c and r along x, y, z in turn. Heat that enters through the face above a point
+    leaves the point above: it is the same product, so that a kernel computes it once.
     """
     gains = [
-        r[at] * (c[upper] * (t[upper] - t[at]) + c[at] * (t[lower] - t[at]))
+        r[at] * (c[upper] * (t[upper] - t[at]) - c[at] * (t[at] - t[lower]))
         for lower, upper, c, r in sides(at, faces)
     ]
     return sum(gains[1:], gains[0])
@@ -96,9 +97,18 @@ def gershgorin(at, one, m, *faces):
     return (2.0 * conductance(at, *faces) + flux_divergence(at, one, *faces)) / m[at]
 
 
-def explicit_step(at, t, b, dt, m, *faces):
-    """T + dt (div(k grad T) + q) / (rho c): one step of explicit Euler."""
-    return t[at] + dt * (b[at] + flux_divergence(at, t, *faces)) / m[at]
+def rate(at, dt, m):
+    """a = dt / (rho c)."""
+    return dt / m[at]
+
+
+def explicit_step(at, t, b, a, *faces):
+    """T + a (div(k grad T) + q), a = dt / (rho c): one step of explicit Euler.
+
+    Where b is ZERO there is no source.
+    """
+    gained = flux_divergence(at, t, *faces)
+    return t[at] + a[at] * (gained if b is ZERO else b[at] + gained)
 
 
 def implicit_source(at, t, b_old, b_new, m, s, old_share, *faces):

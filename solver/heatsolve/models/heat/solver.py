@@ -2,8 +2,11 @@
 time, explicit Euler and the theta scheme.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from heatsolve.backends import Accumulator
 from heatsolve.case.case import Case
@@ -15,7 +18,8 @@ from heatsolve.linear.system import Coefficients, Method, System, two_coloured
 from heatsolve.models.base import Model, Silent, Stepper, Substep, demand_converged
 from heatsolve.models.grid import grid_of, mirrors, walls_of
 from heatsolve.models.heat import equations as heat
-from heatsolve.stencil.language import ONE
+from heatsolve.stencil.grid import whole
+from heatsolve.stencil.language import ZERO
 
 if TYPE_CHECKING:
     from heatsolve.models.heat.conduction import Conduction
@@ -89,7 +93,7 @@ MOST_AT_ONCE = 1000
 
 
 class Explicit(Stepper):
-    """Explicit Euler: T + dt (div(k grad T) + q) / (rho c), from one array into another.
+    """Explicit Euler: T + a (div(k grad T) + q), a = dt / (rho c), from one array into another.
 
     Its step has one part and is never interrupted.
     """
@@ -98,21 +102,29 @@ class Explicit(Stepper):
         super().__init__(time)
         self.problem: Conduction = problem
         self.field = problem.temperature
-        place = problem.backend.to_device
-        self.system = problem.system(place(problem.source(time)))
-        self._b = self.system.b
+        source = problem.source(time)
+        self.system = problem.system(problem.backend.to_device(source))
+        self._b: Any = self.system.b
+        if not problem.sources_vary and not any(problem.ranks.gather(bool(np.any(source)))):
+            self._b = ZERO  # leaves out a load and a sum
         self._next = self.system.like(self.field)
         self._sweeps = 0
-        # ONE leaves out the division by rho c = 1, so that a pass can make more steps.
-        self._capacity = ONE if problem.has_unit_capacity else problem.capacity
+        self._length, self._rate = math.nan, problem.backend.zeros(problem.capacity.shape)
         if not problem.driven_in_time:
             args = self._arguments(1.0)
             self.longest = self.system.longest_pass(heat.explicit_step, self.field, args)
             self.most_steps = MOST_AT_ONCE if self.longest > 1 else 1
 
     def _arguments(self, length: float) -> tuple[Any, ...]:
-        """The arguments of a step of this length after the field."""
-        return (self._b, length, self._capacity, *self.problem.faces)
+        """The arguments of a step of this length after the field.
+
+        A point takes dt / (rho c) as one number, because a division costs as much as ten sums.
+        """
+        if length != self._length:
+            everywhere, args = whole(self._rate.shape), (length, self.problem.capacity)
+            self.problem.backend.sweep(heat.rate, self._rate, everywhere, *args)
+            self._length = length
+        return (self._b, self._rate, *self.problem.faces)
 
     def _advance(self, part: Substep, change: Accumulator | None) -> None:
         problem = self.problem

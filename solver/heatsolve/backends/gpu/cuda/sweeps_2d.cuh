@@ -2,7 +2,8 @@
 //
 // Level t reads the rows y - t - 2 ... y - t + 1 and makes the rows y - t - 1 and y - t. Before the
 // kernel come numbers (T sweeps, C columns of a lane, ...) and pieces of the point function:
-// PREPARE, FETCH_ROW, READ_POINT, POINT_ARGUMENTS and the norms of changes, CHANGE_STATE and so on.
+// PREPARE, FETCH_ROW, READ_POINT, POINT_ARGUMENTS, CARRY (values that a row leaves to the next row)
+// and the norms of changes, CHANGE_STATE and so on.
 
 // The row above a row, the row itself, and the row below, as a level reads them.
 #define WINDOW(level)                                            \
@@ -128,6 +129,7 @@ __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j
     for (int t = 0; t < LEVELS; t++)
         for (int r = 0; r < 2; r++)
             for (int k = 0; k < C; k++) before[t][r][k] = 0;
+    CARRY
     real* const own = ring + lane * C;
     const unsigned place = (unsigned)__cvta_generic_to_shared(WHOLE ? own : ring + lane);
     // The place of a row, without ENDS, and of its first column, without SIDES.
@@ -227,6 +229,7 @@ __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j
                     value[k] = point(POINT_ARGUMENTS);
 #endif
 
+                    CARRY_ON
                     if (SIDES && (still || fixed[k])) value[k] = newer[k];
                     moved[r][k] = value[k];
                 }

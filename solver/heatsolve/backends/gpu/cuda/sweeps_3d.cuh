@@ -36,6 +36,7 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
     for (int t = 0; t < T; t++)
         for (int r = 0; r < R; r++)
             for (int k = 0; k < C; k++) older[t][r][k] = newer[t][r][k] = 0;
+    CARRY
 #if CHANGES
     bool within[R][C];
     for (int r = 0; r < R; r++)
@@ -109,6 +110,7 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
                 #pragma unroll
                 for (int k = 0; k < C; k++) {
                     value[r][k] = point(POINT_ARGUMENTS);
+                    CARRY_ON
                     if (EDGE && (still || fixed_y[r] || fixed_x[k])) value[r][k] = newer[t][r][k];
                 }
             }
