@@ -120,7 +120,7 @@ class Silent(Notes):
     def compiled(self, source, name, bytes_shared=0):
         return lambda launch, args: None
 
-    def captured(self, queue_all):
+    def captured(self, calls):
         return lambda: None
 
     def posted_ledger(self):

@@ -88,6 +88,39 @@ def test_same_bits_of_multigrid_in_blocks(ranks, what):
     assert int(done.stdout.split("compared")[1]) > least
 
 
+PLAYED_BACK = """
+from heatsolve.backends import Backend
+from heatsolve.backends.registry import make
+from heatsolve.case.load import load
+from heatsolve.models.base import make_model
+from heatsolve.parallel.ranks import find_ranks
+from heatsolve.tools.scaling import Worker
+
+case = load("taylor-green-3d", overrides=["grid.cells=[16, 16, 16]"])
+ranks, sweep, count = find_ranks(), Backend.sweep, 0
+work = Worker(make_model(case, make("numpy", "float64"), ranks))
+work.make(40)
+
+def counted(*args, **more):
+    global count
+    count += 1
+    sweep(*args, **more)
+
+Backend.sweep = counted
+work.make(10)
+if ranks.rank == 0:
+    print(count / 10)
+"""
+
+
+@mpi
+def test_several_processes_play_steps_back(tmp_path):
+    """Messages included; the sweeps of a step, some 2,000, were called one by one before."""
+    done = launch(2, "-c", PLAYED_BACK)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 100
+
+
 ON_ONE_CORE = [
     sys.executable,
     "-c",

@@ -20,10 +20,12 @@ from heatsolve.errors import CaseError, InputError
 from heatsolve.models.base import make_model
 from heatsolve.models.grid import grid_of
 from heatsolve.parallel.decomposition import block_of_rank
+from heatsolve.parallel.ranks import Ranks
 from heatsolve.runner import run
 from heatsolve.tools import scaling
 from heatsolve.tools.scaling import even, growth, of_kind, sized
-from heatsolve_post.curves import scaling_figure
+from heatsolve.tools.timeline import clocked, parts_of, spans_of
+from heatsolve_post.curves import scaling_figure, time_line_figure
 
 ROOT = Path(__file__).parents[1]
 
@@ -36,7 +38,7 @@ def record(ranks, seconds, kind="weak", counts=(100, 100), **more):
         "precision": "float64", "link": "MPI", "dims": [ranks, 1], "counts": list(counts),
         "periodic": [], "unknowns": unknowns, "seconds": seconds, "updates": 3.0 * unknowns,
         "bytes": 48.0 * unknowns, "waited": 0.25, "balance": 1.0,
-        "iterations": None, "launches": None, "halo": 1,
+        "iterations": None, "launches": None, "halo": 1, "timeline": [], "parts": None,
         "machine": {"node": "n1", "nodes": 1, "cores": 2, "gpu": None}, **several, **more,
     }  # fmt: skip
 
@@ -192,6 +194,15 @@ def test_a_study_is_launched(kind, case, unit, tmp_path):
     assert (folder / "table.md").read_text().splitlines()[2].startswith(f"| 1 | {total[0]} |")
     assert (folder / "scaling.png").stat().st_size > 10000
     assert "model: 2048 processes" in done.output
+    measured = json.loads((folder / "2.json").read_text())
+    for spans in measured["timeline"]:
+        names = {name for name, _, _ in spans}
+        assert "exchange" in names and len(names) > 1
+        assert all(begin >= 0.0 and time >= 0.0 for _, begin, time in spans)
+    sweeping, exchanging, _ = measured["parts"]
+    assert len(measured["timeline"]) == 2 and sweeping > 0.0 and exchanging > 0.0
+    assert f"Time line of 2, for one {unit}: {1e3 * sweeping:.4g} ms of sweeps" in done.output
+    assert (folder / "timeline.png").stat().st_size > 5000
     assert 0.0 < float(rows[1]["waited"]) < 1.0
     collected = invoke("collect", folder)
     assert collected.exit_code == 0
@@ -343,6 +354,31 @@ def test_no_launcher(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(InputError, match="there is no mpiexec here: install"):
         scaling.launched_by("mpiexec", 2)
+
+
+def test_parts_of_a_time_line():
+    """A sweep, an exchange that it hides by half, a gap, and two sweeps at the same time."""
+    spans = [("mean", 1.0, 1.0), ("exchange", 1.5, 1.0), ("mean", 3.0, 1.0), ("copy", 3.5, 0.25)]
+    assert parts_of(spans) == (2.0, 0.5, 0.5)
+    assert parts_of([]) == (0.0, 0.0, 0.0)
+    drawing = time_line_figure([spans, spans[:1]], "two processes")
+    assert [len(bars.get_paths()) for bars in drawing.axes[0].collections] == [3, 1, 1, 0]
+
+
+def test_a_clock_takes_the_times_of_what_is_played_back():
+    """Each call by its name, and only while the clock runs; a clock changes no bit."""
+    case, machine = load("cavity-re100", overrides=["constants.n=8"]), NumpyBackend()
+    clock = clocked(machine)
+    work, other = (scaling.Worker(make_model(case, each)) for each in (machine, NumpyBackend()))
+    work.make(3)
+    assert not clock.taken
+    spans = spans_of(lambda: work.make(1), clock, Ranks())
+    other.make(4)
+    fields = [each.pause.problem.fields["pressure"] for each in (work, other)]
+    assert fields[0].tobytes() == fields[1].tobytes()
+    ends = [begin + time for _, begin, time in spans]
+    assert all(end <= begin + 2e-8 for end, (_, begin, _) in zip(ends, spans[1:], strict=False))
+    assert "residual" in {name for name, _, _ in spans} and len(spans) > 50
 
 
 def test_the_title_says_what_was_measured():

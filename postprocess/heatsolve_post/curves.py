@@ -306,6 +306,31 @@ def _over_processes(ax: Axes, counts: Sequence[int]) -> None:
     ax.spines[["top", "right"]].set_visible(False)
 
 
+@drawing_style()
+def time_line_figure(processes: Sequence[Sequence[tuple[str, float, float]]], title: str) -> Figure:
+    """A unit of work on several processes: a lane of sweeps and a lane of exchanges for each."""
+    drawing = Figure(figsize=(2 * HALF_COLUMN, 0.9 + 0.35 * len(processes)))
+    ax = drawing.subplots()
+    kinds = {"sweeps": (OWN, 0.0), "exchanges": ("#c1666b", 0.4)}
+    for number, spans in enumerate(processes):
+        for kind, (color, below) in kinds.items():
+            bars = [
+                (1e3 * begin, 1e3 * time)
+                for name, begin, time in spans
+                if (name == "exchange") == (kind == "exchanges")
+            ]
+            label = kind if number == 0 else None
+            ax.broken_barh(bars, (number + below, 0.36), facecolor=color, label=label)
+    ax.set_ylim(len(processes), -0.1)
+    ax.set_yticks([n + 0.38 for n in range(len(processes))], map(str, range(len(processes))))
+    ax.set_ylabel("process")
+    ax.set_xlabel("ms")
+    ax.set_title(title, fontsize=8, loc="left", parse_math=False)
+    ax.spines[["top", "right"]].set_visible(False)
+    drawing.legend(loc="outside upper right", ncols=2, fontsize=8)
+    return drawing
+
+
 # ---- the roofline ----------------------------------------------------------------------------
 
 

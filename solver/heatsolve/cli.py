@@ -512,7 +512,7 @@ def scale(
         for number, count in enumerate(counts, 1):
             scaling.launch(study, count, launcher)
             print(f"launch {number} of {len(counts)} measured: {count} processes", flush=True)
-    from heatsolve_post.curves import scaling_figure
+    from heatsolve_post.curves import scaling_figure, time_line_figure
     from heatsolve_post.style import save
 
     measured = scaling.records(folder, Report().warn)
@@ -528,6 +528,9 @@ def scale(
         print(f"wrote {path}")
     drawing = scaling_figure(sizes, predicted, scaling.title(measured))
     print(f"wrote {save(drawing, folder / 'scaling.png')}")
+    if spans := measured[-1]["timeline"]:
+        drawing = time_line_figure(spans, scaling.title(measured[-1:]))
+        print(f"wrote {save(drawing, folder / 'timeline.png')}")
 
 
 def refuse_empty(words: Sequence[str]) -> None:

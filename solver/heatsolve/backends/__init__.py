@@ -396,6 +396,11 @@ class Backend(ABC):
         sweeps do."""
         return False
 
+    @property
+    def records(self) -> bool:
+        """Whether calls are now recorded instead of queued."""
+        return self._progress.recorded is not None
+
     def record(self, work: Callable[[], None]) -> tuple[list[Any], int, int]:
         """The calls that `work` would make or queue, its points updated, and its bytes moved."""
         progress = self._progress
@@ -409,20 +414,19 @@ class Backend(ABC):
         progress.points_updated, progress.bytes_moved = before.points_updated, before.bytes_moved
         return recorded, points, moved
 
-    def stopwatch(self) -> Callable[[], float]:
-        """Start a clock; return a call, to be made once, for the seconds since.
-
-        The call waits until all work is done. A device with a clock of its own measures the time
-        from the start's place in its queue to the call's place.
-        """
+    def now(self) -> Any:
+        """The present place in the queue; on a host the time at which all work is done."""
         self.sync()
-        began = time.perf_counter()
+        return time.perf_counter()
 
-        def seconds() -> float:
-            self.sync()
-            return time.perf_counter() - began
+    def elapsed(self, began: Any, ended: Any) -> float:
+        """Seconds between two places in the queue, by the device's clock (waits for the second)."""
+        return float(ended - began)
 
-        return seconds
+    def stopwatch(self) -> Callable[[], float]:
+        """Start a clock; return a call for the seconds since (waits until all work is done)."""
+        began = self.now()
+        return lambda: self.elapsed(began, self.now())
 
     # ---- sweeps ----------------------------------------------------------------------------------
 

@@ -102,6 +102,25 @@ class Transport:
         arriving.from_buffer()
 
 
+class HostTransport(Transport):
+    """Messages by MPI between the sweeps of a host, recorded and played back together."""
+
+    replays = True
+
+    def __init__(self, ranks: Any, backend: Backend):
+        super().__init__(ranks)
+        self._backend = backend
+
+    def start(self, peers: Sequence[Peer]) -> None:
+        self._backend.enqueue(partial(super().start, peers))
+
+    def finish(self, peers: Sequence[Peer]) -> None:
+        self._backend.enqueue(partial(super().finish, peers))
+
+    def gather(self, leaving: Message, arriving: Message) -> None:
+        self._backend.enqueue(partial(super().gather, leaving, arriving))
+
+
 class QueuedTransport(Transport):
     """Messages that a device moves itself, between the sweeps before and after them.
 
@@ -184,7 +203,7 @@ def transport_of(ranks: Ranks, backend: Backend, wanted: str = "auto") -> Transp
             return transport
         if wanted == "mpi" and any(ranks.gather(backend.on_device)):
             raise InputError("parallel.transport: this MPI does not move memory of GPUs")
-    return Transport(ranks)
+    return Transport(ranks) if backend.on_device else HostTransport(ranks, backend)
 
 
 def fastest_of(found: Sequence[QueuedTransport], ranks: Ranks, backend: Backend) -> QueuedTransport:

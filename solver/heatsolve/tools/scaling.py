@@ -10,6 +10,7 @@ is a launch: it measures solves, iterations or steps and writes a record of them
 """
 
 import csv
+import gc
 import io
 import math
 import os
@@ -62,6 +63,14 @@ from heatsolve.time.pause import Until
 from heatsolve.time.step_size import time_step_controller
 from heatsolve.tools.measure import time_of
 from heatsolve.tools.submit import directives, pmi, wall_seconds
+from heatsolve.tools.timeline import (
+    MOST_PROCESSES,
+    MOST_SPANS,
+    clocked,
+    clocked_transport,
+    parts_of,
+    spans_of,
+)
 
 KINDS = ("weak", "strong")
 LAUNCHERS = ("mpiexec", "srun")
@@ -265,6 +274,8 @@ of the run before it tells. They make connections and record graphs, and do not 
 MESSAGES = (64, 1 << 20)
 """Elements of the messages that tell the latency and the bandwidth of a transport."""
 EXCHANGES = 20
+BEFORE = 3
+"""Units of work before the unit of the time line."""
 
 
 SOLVED = ("multigrid", "mgcg", "cg", "fft")
@@ -379,6 +390,28 @@ def measure(case: Case, kind: str, backend: str | None, ranks: Ranks) -> dict[st
     }  # fmt: skip
 
 
+def time_line(case: Case, backend: str | None, ranks: Ranks) -> dict[str, Any]:
+    """The time line of a unit of work, as entries of a record; all processes together.
+
+    `timeline`: the first spans of the first processes; `parts`: those of `parts_of`, in the mean.
+    """
+    gc.collect()  # the arrays that were measured
+    ranks.gather(None)
+    quiet = Report(quiet=True)
+    machine = machine_of(case, backend, quiet, ranks)
+    clock = clocked(machine)
+    problem = set_up(case, machine, quiet, ranks)
+    clocked_transport(problem.halo.transport, clock)
+    work = Worker(problem)
+    count = problem.halo.depth if work.unit == "iteration" else 1
+    for _ in range(BEFORE):
+        work.make(count)
+    spans = spans_of(lambda: work.make(count), clock, ranks)
+    parts = np.mean(ranks.gather(parts_of(spans)), axis=0) / count
+    first = ranks.gather(spans[:MOST_SPANS])[:MOST_PROCESSES]
+    return {"timeline": first, "parts": parts.tolist()}
+
+
 def speed_of(problem: Model) -> tuple[float, float]:
     """Latency (s) and bandwidth (bytes a second) of an exchange between neighbours in a ring.
 
@@ -410,6 +443,7 @@ class Size:
     `throughput`, `lowest`, `highest`: unknowns a second of one process, in the median, the slowest
     and the fastest repeat. `waited`: the share of the time that is spent only on waiting.
     `iterations`: of a solve; `launches`: of a unit, on a GPU; `halo`: layers of an exchange.
+    `sweeping`, `exchanging`, `idle`: seconds of a unit by its time line, of the mean process.
     """
 
     ranks: int
@@ -428,6 +462,9 @@ class Size:
     launches: float | None
     halo: int
     link: str
+    sweeping: float | None
+    exchanging: float | None
+    idle: float | None
     backend: str
     precision: str
     machine: str
@@ -468,6 +505,8 @@ class Record(BaseModel):
     halo: PositiveInt = 1
     latency: PositiveFloat | None = None
     bandwidth: PositiveFloat | None = None
+    timeline: list[list[tuple[str, float, float]]] = []
+    parts: tuple[float, float, float] | None = None
     machine: Machine
 
     @model_validator(mode="after")
@@ -537,6 +576,7 @@ def table(measured: Sequence[dict[str, Any]]) -> list[Size]:
         ranks, unknowns, times = record["ranks"], record["unknowns"], record["seconds"]
         seconds = statistics.median(times)
         share = unknowns / ranks
+        sweeping, exchanging, idle = record["parts"] or (None, None, None)
         reference = sizes[0].throughput if sizes else share / seconds
         sizes.append(Size(
             ranks, unknowns, record["unit"], seconds,
@@ -545,6 +585,7 @@ def table(measured: Sequence[dict[str, Any]]) -> list[Size]:
             record["waited"], record["balance"],
             record["iterations"], record["launches"], record["halo"],
             record["link"] if ranks > 1 else "",
+            sweeping, exchanging, idle,
             record["backend"], record["precision"], machine_name(record),
         ))  # fmt: skip
     return sizes
@@ -603,7 +644,18 @@ def markdown(sizes: Sequence[Size]) -> str:
             f"| {size.iterations or ''} | {launches} | {size.halo} "
             f"| {waited} | {size.balance:.3f} | {size.link} |"
         )
-    return "\n".join([*rows, *(f"\n{each}." for each in differences(sizes))]) + "\n"
+    said = [*map(_of_time_line, sizes), *[f"{each}." for each in differences(sizes)]]
+    return "\n".join([*rows, *[f"\n{each}" for each in said if each]]) + "\n"
+
+
+def _of_time_line(size: Size) -> str:
+    if size.sweeping is None or size.exchanging is None or size.idle is None:
+        return ""
+    sweeps, exchanges, idle = (1e3 * part for part in (size.sweeping, size.exchanging, size.idle))
+    return (
+        f"Time line of {size.ranks}, for one {size.unit}: {sweeps:.4g} ms of sweeps, "
+        f"{exchanges:.4g} ms of exchanges beside no sweep, {idle:.4g} ms of neither."
+    )
 
 
 # ---- prediction ----------------------------------------------------------------------------------
@@ -753,6 +805,7 @@ def main(arguments: Sequence[str]) -> None:
             case = case.altered(parallel={"threads": 1})
         with locating(case):
             record = measure(case, kind, named, ranks)
+            record |= time_line(case, named, ranks)
         if ranks.rank == 0:
             write_json(Path(path), record)
     except HeatsolveError as error:

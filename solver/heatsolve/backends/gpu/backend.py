@@ -405,11 +405,11 @@ class DeviceBackend(Backend):
         return run
 
     def joins(self, regions: Sequence[Region]) -> bool:
-        return self._progress.recorded is not None and max(map(points_of, regions)) <= MOST_BESIDE
+        return self.records and max(map(points_of, regions)) <= MOST_BESIDE
 
     @abstractmethod
-    def captured(self, work: Callable[[], None]) -> Callable[[], None]:
-        """A call that launches a graph of the kernels that `work` queues."""
+    def captured(self, calls: Sequence[Callable[[], None]]) -> Callable[[], None]:
+        """A call that launches a graph of the kernels that these calls queue."""
 
     def replayed(
         self, work: Callable[[], None], gated: bool = True, continues: bool = False
@@ -559,7 +559,7 @@ class DeviceBackend(Backend):
             return register, SPREAD
         args = register, self.integer(SPREAD), gate, self._own_row
         self.enqueue(partial(self._of_checks("merge"), ONE_BLOCK, args))
-        if self._progress.recorded is not None or not link.replays:
+        if self.records or not link.replays:
             link.gather(self._own_row, self._all_rows)
         else:  # a recording costs the host less
             if self._gathering is None:

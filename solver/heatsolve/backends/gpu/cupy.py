@@ -96,16 +96,14 @@ class CupyBackend(DeviceBackend):
     def sync(self) -> None:
         self._cupy.cuda.get_current_stream().synchronize()
 
-    def stopwatch(self) -> Callable[[], float]:
-        began, ended = self._cupy.cuda.Event(), self._cupy.cuda.Event()
-        began.record()
+    def now(self) -> Any:
+        event = self._cupy.cuda.Event()
+        event.record()
+        return event
 
-        def seconds() -> float:
-            ended.record()
-            ended.synchronize()
-            return self._cupy.cuda.get_elapsed_time(began, ended) / 1e3
-
-        return seconds
+    def elapsed(self, began: Any, ended: Any) -> float:
+        ended.synchronize()
+        return float(self._cupy.cuda.get_elapsed_time(began, ended)) / 1e3
 
     def pinned(self, shape: Sequence[int], dtype: Any = None) -> np.ndarray:
         # As cupyx.empty_pinned does, without cupyx: its import would load SciPy, which takes time.
@@ -151,12 +149,13 @@ class CupyBackend(DeviceBackend):
     def rejoin(self) -> None:
         self._cupy.cuda.get_current_stream().wait_event(self._joined)
 
-    def captured(self, work: Callable[[], None]) -> Callable[[], None]:
+    def captured(self, calls: Sequence[Callable[[], None]]) -> Callable[[], None]:
         stream = self._cupy.cuda.Stream(non_blocking=True)  # the default stream cannot be captured
         with stream:
             stream.begin_capture()
             try:
-                work()
+                for call in calls:
+                    call()
             finally:
                 graph = stream.end_capture()
         graph.upload()  # now, not at the first launch

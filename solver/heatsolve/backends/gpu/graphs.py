@@ -340,13 +340,8 @@ class Replay:
         launches, points, moved = backend.record(self._work)
         queued = list(joined(backend, launches))
         self._kept += queued
-
-        def queue_all() -> None:
-            for queue in queued:
-                queue()
-
         before_capture = backend.launches
-        play = backend.captured(queue_all)
+        play = backend.captured(queued)
         backend.launches = before_capture
         self._graphs[gated] = play, points, moved, len(queued)
 

@@ -200,6 +200,13 @@ class Memory:
         }  # fmt: skip
 
 
+@dataclass(frozen=True, eq=False)
+class Event:
+    """A place in the queue of a device."""
+
+    handle: Any
+
+
 @dataclass(frozen=True)
 class DeviceArray:
     """An array on the device: all or a part of the memory that its `owner` holds."""
@@ -401,19 +408,16 @@ class CudaBackend(DeviceBackend):
     def sync(self) -> None:
         self._stream.sync()
 
-    def stopwatch(self) -> Callable[[], float]:
+    def now(self) -> Event:
         driver = self._driver
-        began, ended = (checked(driver.cuEventCreate(0)) for _ in range(2))
-        checked(driver.cuEventRecord(began, self._handle))
+        event = Event(checked(driver.cuEventCreate(0)))
+        weakref.finalize(event, driver.cuEventDestroy, event.handle).atexit = False
+        checked(driver.cuEventRecord(event.handle, driver.CUstream(int(self._stream.handle))))
+        return event
 
-        def seconds() -> float:
-            checked(driver.cuEventRecord(ended, self._handle))
-            checked(driver.cuEventSynchronize(ended))
-            return checked(driver.cuEventElapsedTime(began, ended)) / 1e3
-
-        for event in (began, ended):
-            weakref.finalize(seconds, driver.cuEventDestroy, event).atexit = False
-        return seconds
+    def elapsed(self, began: Event, ended: Event) -> float:
+        checked(self._driver.cuEventSynchronize(ended.handle))
+        return float(checked(self._driver.cuEventElapsedTime(began.handle, ended.handle))) / 1e3
 
     def _kernel(self, name: str, signature: Signature, tape: Tape) -> Compiled:
         if signature.reduces:
@@ -472,12 +476,13 @@ class CudaBackend(DeviceBackend):
     def rejoin(self) -> None:
         checked(self._driver.cuStreamWaitEvent(self._handle, self._joined, 0))
 
-    def captured(self, work: Callable[[], None]) -> Callable[[], None]:
+    def captured(self, calls: Sequence[Callable[[], None]]) -> Callable[[], None]:
         driver, stream = self._driver, self._handle
         mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
         checked(driver.cuStreamBeginCapture(stream, mode))
         try:
-            work()
+            for call in calls:
+                call()
         finally:
             graph = checked(driver.cuStreamEndCapture(stream))
         executable = checked(driver.cuGraphInstantiate(graph, 0))
