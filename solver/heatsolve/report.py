@@ -211,8 +211,8 @@ class NotebookBar:
 class Shares(NamedTuple):
     """The cost of several processes, in shares of their mean time, compilation included.
 
-    `waited`: waiting for ghosts; `hidden`: work while ghosts travelled; None where GPUs exchange
-    ghosts in their own queues and do not measure it. `sums`: sums over all processes; `balance`:
+    `waited`: waiting for ghosts, None where GPUs exchange ghosts in their own queues and do not
+    measure it; `hidden`: work while ghosts travelled, None where none is done meanwhile. `sums`: sums over all processes; `balance`:
     mean block over largest.
     """
 

@@ -39,6 +39,10 @@ class Sweeps:
         if self._own_ends:
             self.backend.sweep(point, out, self.halo.inner, u, *arguments, wraps=self._own_ends)
             return
+        if not self.halo.overlaps:
+            self.halo.exchange(u, *along)
+            self.backend.sweep(point, out, self.grid.interior, u, *arguments)
+            return
         self.halo.start(u, *along)  # overlaps with the sweep of points that need no such ghost
         self.backend.sweep(point, out, self.halo.inner, u, *arguments)
         self.halo.finish(u, *along)

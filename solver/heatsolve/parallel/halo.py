@@ -55,7 +55,10 @@ class Halo:
         others = [isinstance(each, Neighbours) for each in self._exchanges]
         self._first = others.index(True) if any(others) else len(others)
         dependent = {each.axis: each.present for each in self._exchanges} if any(others) else {}
-        self.inner, self.rim = inner_and_rim(grid.interior, dependent)
+        self.overlaps = backend.on_device
+        """Whether sweeps overlap with messages: of MPI, hosts hide less than separate sweeps of the
+        rim cost."""
+        self.inner, self.rim = inner_and_rim(grid.interior, dependent if self.overlaps else {})
         facing = {e.axis: e.present for e in self._exchanges if isinstance(e, Neighbours)}
         self._widened = [widened(grid.interior, facing, width) for width in range(depth)]
         self._margins = [tuple(without(around, grid.interior)) for around in self._widened]

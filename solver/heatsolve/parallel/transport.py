@@ -111,6 +111,9 @@ class HostTransport(Transport):
         super().__init__(ranks)
         self._backend = backend
 
+    def clocks(self) -> tuple[float | None, float | None]:
+        return self._waited, None
+
     def start(self, peers: Sequence[Peer]) -> None:
         self._backend.enqueue(partial(super().start, peers))
 

@@ -269,13 +269,16 @@ def growth(block: Sequence[int], ranks: int, on_device: bool) -> tuple[int, ...]
 REPEATS = 7
 SECONDS_A_REPEAT = 0.5
 WARM_UP = (0.02, 0.2, 1.0)
-"""Warm-up runs, in shares of a repeat, and then a whole one: each is as many units long as the time
-of the run before it tells. They make connections and record graphs, and do not count."""
+"""Warm-up runs, in shares of a repeat, then whole ones until one takes half a repeat: each is as
+many units long as the time of the run before it tells. They make connections, compile and record
+graphs, and do not count."""
 MESSAGES = (64, 1 << 20)
 """Elements of the messages that tell the latency and the bandwidth of a transport."""
 EXCHANGES = 20
-BEFORE = 3
+BEFORE = {"solve": 3, "iteration": 3, "step": 20}
 """Units of work before the unit of the time line."""
+MANY = 35
+"""Iterations that count as a unit of the time line, where a halo has fewer layers."""
 
 
 SOLVED = ("multigrid", "mgcg", "cg", "fft")
@@ -367,7 +370,8 @@ def measure(case: Case, kind: str, backend: str | None, ranks: Ranks) -> dict[st
     timed(count)
     for share in WARM_UP:
         count = max(1, int(share * SECONDS_A_REPEAT / max(timed(count), 1e-7)))
-    timed(count)
+    while (longer := int(SECONDS_A_REPEAT / max(timed(count), 1e-7))) > 2 * count:
+        count = longer  # something was compiled or recorded in the run before
     machine.points_updated = machine.bytes_moved = machine.launches = 0
     transport.restart_clocks()
     seconds = [timed(count) for _ in range(REPEATS)]
@@ -393,7 +397,8 @@ def measure(case: Case, kind: str, backend: str | None, ranks: Ranks) -> dict[st
 def time_line(case: Case, backend: str | None, ranks: Ranks) -> dict[str, Any]:
     """The time line of a unit of work, as entries of a record; all processes together.
 
-    `timeline`: the first spans of the first processes; `parts`: those of `parts_of`, in the mean.
+    `timeline`: the first spans of the first processes; `sweeping`, `exchanging`: seconds of a unit
+    in which the mean process sweeps, and only exchanges.
     """
     gc.collect()  # the arrays that were measured
     ranks.gather(None)
@@ -403,13 +408,14 @@ def time_line(case: Case, backend: str | None, ranks: Ranks) -> dict[str, Any]:
     problem = set_up(case, machine, quiet, ranks)
     clocked_transport(problem.halo.transport, clock)
     work = Worker(problem)
-    count = problem.halo.depth if work.unit == "iteration" else 1
-    for _ in range(BEFORE):
+    depth = problem.halo.depth
+    count = 1 if work.unit != "iteration" else depth * -(-MANY // depth)
+    for _ in range(BEFORE[work.unit]):
         work.make(count)
     spans = spans_of(lambda: work.make(count), clock, ranks)
-    parts = np.mean(ranks.gather(parts_of(spans)), axis=0) / count
+    sweeping, exchanging = np.mean(ranks.gather(parts_of(spans)), axis=0) / count
     first = ranks.gather(spans[:MOST_SPANS])[:MOST_PROCESSES]
-    return {"timeline": first, "parts": parts.tolist()}
+    return {"timeline": first, "sweeping": float(sweeping), "exchanging": float(exchanging)}
 
 
 def speed_of(problem: Model) -> tuple[float, float]:
@@ -443,7 +449,7 @@ class Size:
     `throughput`, `lowest`, `highest`: unknowns a second of one process, in the median, the slowest
     and the fastest repeat. `waited`: the share of the time that is spent only on waiting.
     `iterations`: of a solve; `launches`: of a unit, on a GPU; `halo`: layers of an exchange.
-    `sweeping`, `exchanging`, `idle`: seconds of a unit by its time line, of the mean process.
+    `sweeping`, `exchanging`: seconds in which the mean process sweeps, and only exchanges.
     """
 
     ranks: int
@@ -464,7 +470,6 @@ class Size:
     link: str
     sweeping: float | None
     exchanging: float | None
-    idle: float | None
     backend: str
     precision: str
     machine: str
@@ -506,7 +511,8 @@ class Record(BaseModel):
     latency: PositiveFloat | None = None
     bandwidth: PositiveFloat | None = None
     timeline: list[list[tuple[str, float, float]]] = []
-    parts: tuple[float, float, float] | None = None
+    sweeping: NonNegativeFloat | None = None
+    exchanging: NonNegativeFloat | None = None
     machine: Machine
 
     @model_validator(mode="after")
@@ -576,7 +582,6 @@ def table(measured: Sequence[dict[str, Any]]) -> list[Size]:
         ranks, unknowns, times = record["ranks"], record["unknowns"], record["seconds"]
         seconds = statistics.median(times)
         share = unknowns / ranks
-        sweeping, exchanging, idle = record["parts"] or (None, None, None)
         reference = sizes[0].throughput if sizes else share / seconds
         sizes.append(Size(
             ranks, unknowns, record["unit"], seconds,
@@ -585,7 +590,7 @@ def table(measured: Sequence[dict[str, Any]]) -> list[Size]:
             record["waited"], record["balance"],
             record["iterations"], record["launches"], record["halo"],
             record["link"] if ranks > 1 else "",
-            sweeping, exchanging, idle,
+            record["sweeping"], record["exchanging"],
             record["backend"], record["precision"], machine_name(record),
         ))  # fmt: skip
     return sizes
@@ -649,12 +654,13 @@ def markdown(sizes: Sequence[Size]) -> str:
 
 
 def _of_time_line(size: Size) -> str:
-    if size.sweeping is None or size.exchanging is None or size.idle is None:
+    if size.sweeping is None or size.exchanging is None:
         return ""
-    sweeps, exchanges, idle = (1e3 * part for part in (size.sweeping, size.exchanging, size.idle))
+    rest = max(0.0, size.seconds - size.sweeping - size.exchanging)
     return (
-        f"Time line of {size.ranks}, for one {size.unit}: {sweeps:.4g} ms of sweeps, "
-        f"{exchanges:.4g} ms of exchanges beside no sweep, {idle:.4g} ms of neither."
+        f"Time line of {size.ranks}, for one {size.unit}: {1e3 * size.sweeping:.4g} ms of sweeps, "
+        f"{1e3 * size.exchanging:.4g} ms of exchanges beside no sweep, {1e3 * rest:.4g} ms of "
+        "neither."
     )
 
 

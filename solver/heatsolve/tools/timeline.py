@@ -1,8 +1,8 @@
 """The time line of a unit of work: when each sweep and each exchange of a process begins and ends.
 
 Work that a run plays back is played back, too, but call by call: events of a device, or the clock
-of a host, tell the time of each. Meanwhile a device copies, so that the host fills its queue: up to
-the first number that the host reads, the device does not wait for the host.
+of a host, tell the time of each. A device copies something before each such work, so that the host
+fills its queue meanwhile; the time line leaves these copies out.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,11 +17,11 @@ from heatsolve.stencil.language import Point
 
 Span: TypeAlias = tuple[str, float, float]
 """A sweep by the name of its point function, or an exchange: begin and duration (s)."""
-EXCHANGE, SMALL = "exchange", "small sweeps"
+EXCHANGE, SMALL, COPY = "exchange", "small sweeps", "copy of the clock"
 MOST_SPANS, MOST_PROCESSES = 500, 16
 """The most spans of a process, and the most processes, of which a record keeps the time line."""
-COPIED, COPIES = 1 << 24, 200
-"""Elements of a copy, and copies, while which the host fills the queue of a device."""
+COPIED, CALLS = 1 << 24, 2
+"""Elements of a copy, and calls that a host queues meanwhile; a copy takes 60 us on an H200."""
 
 
 @dataclass
@@ -29,10 +29,12 @@ class Clock:
     """Takes the times of a machine's calls while it runs; `taken`: names, begins, and ends.
 
     `name`: the name of calls that the machine now queues or records; None: they take no time.
+    `blocks`: arrays of a device, to be copied while the host queues calls.
     """
 
     machine: Backend
     runs: bool = False
+    blocks: Sequence[Any] = ()
     name: str | None = None
     taken: list[tuple[str, Any, Any]] = field(default_factory=list)
 
@@ -43,6 +45,12 @@ class Clock:
             yield
         finally:
             self.name = before
+
+    def fill(self, calls: int) -> None:
+        """Keep a device busy while the host queues calls."""
+        if self.runs and self.blocks:
+            for _ in range(1 + calls // CALLS):
+                self.call(COPY, self.machine.copy, *self.blocks)
 
     def of(self, call: Callable[..., Any]) -> "Clocked":
         """A call whose time this clock takes, by its present name unless the call has one."""
@@ -107,6 +115,7 @@ def clocked(machine: Backend) -> Clock:
                 each = list(map(clock.of, calls))
 
             def play() -> None:
+                clock.fill(len(each))
                 for call in each:
                     call()
 
@@ -144,32 +153,29 @@ def clocked_transport(transport: Transport, clock: Clock) -> None:
 def spans_of(work: Callable[[], None], clock: Clock, ranks: Ranks) -> list[Span]:
     """The spans of some work of this process, from the first span of all processes on."""
     machine = clock.machine
-    blocks = [machine.zeros((COPIED,)) for _ in range(2)] if machine.on_device else []
+    if machine.on_device:
+        clock.blocks = [machine.zeros((COPIED,)) for _ in range(2)]
     machine.sync()
     ranks.gather(None)
     origin = machine.now()
-    for _ in range(COPIES if blocks else 0):
-        machine.copy(*blocks)
     clock.runs = True
     work()
     clock.runs = False
-    spans = [
-        (name, machine.elapsed(origin, began), machine.elapsed(began, ended))
-        for name, began, ended in clock.taken
-    ]
+    spans, copied = [], 0.0
+    for name, began, ended in clock.taken:
+        time = machine.elapsed(began, ended)
+        if name == COPY:
+            copied += time
+        else:
+            spans.append((name, machine.elapsed(origin, began) - copied, time))
     first = min(ranks.gather(min([begin for _, begin, _ in spans], default=0.0)))
     return [(name, round(begin - first, 8), round(time, 8)) for name, begin, time in spans]
 
 
-def parts_of(spans: Sequence[Span]) -> tuple[float, float, float]:
-    """Seconds in which a process sweeps; in which it only exchanges; and in which it does
-    neither."""
-    if not spans:
-        return 0.0, 0.0, 0.0
+def parts_of(spans: Sequence[Span]) -> tuple[float, float]:
+    """Seconds in which a process sweeps, and in which it only exchanges."""
     sweeping = _covered((b, b + t) for name, b, t in spans if name != EXCHANGE)
-    working = _covered((b, b + t) for _, b, t in spans)
-    whole = max(b + t for _, b, t in spans) - min(b for _, b, _ in spans)
-    return sweeping, working - sweeping, whole - working
+    return sweeping, _covered((b, b + t) for _, b, t in spans) - sweeping
 
 
 def _covered(intervals: Iterable[tuple[float, float]]) -> float:
