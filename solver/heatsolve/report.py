@@ -212,8 +212,8 @@ class Shares(NamedTuple):
     """The cost of several processes, in shares of their mean time, compilation included.
 
     `waited`: waiting for ghosts, None where GPUs exchange ghosts in their own queues and do not
-    measure it; `hidden`: work while ghosts travelled, None where none is done meanwhile. `sums`: sums over all processes; `balance`:
-    mean block over largest.
+    measure it; `hidden`: work while ghosts travelled, None where none is done meanwhile. `sums`:
+    sums over all processes; `balance`: mean block over largest.
     """
 
     waited: float | None
