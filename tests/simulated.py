@@ -193,12 +193,19 @@ def turned(at, u):
 
 def compare_copies(device):
     """Large arrays come to the host in pieces, the last of them shorter."""
-    whole = gpu.MOST_AT_ONCE
-    gpu.MOST_AT_ONCE = 64
+    most = gpu.MOST_AT_ONCE, gpu.LARGEST_PUT
+    gpu.MOST_AT_ONCE = gpu.LARGEST_PUT = 64
     for count in (5, 8, 9, 71):
-        array = np.arange(count, dtype=device.dtype).reshape(1, -1)
-        assert device.to_host(array).tobytes() == array.tobytes()
-    gpu.MOST_AT_ONCE = whole
+        host = np.arange(2.0 * count).astype(device.dtype).reshape(count, 2)
+        array = device.to_device(host)
+        assert device.to_host(array).tobytes() == host.tobytes()
+        region = ((1, count - 1), (1, 2))
+        block = device.to_host(array, region)
+        assert block.tobytes() == host[1:-1, 1:].tobytes()
+        device.put(array, region, -block)
+        host[1:-1, 1:] *= -1.0
+        assert device.to_host(array).tobytes() == host.tobytes()
+    gpu.MOST_AT_ONCE, gpu.LARGEST_PUT = most
 
 
 class Mirror:

@@ -5,10 +5,12 @@ import numpy as np
 import pytest
 
 from heatsolve.backends import MOST_FUSED, CycleLeg, SweepSequence
+from heatsolve.backends.gpu import backend as gpu
 from heatsolve.backends.gpu.backend import MOST_AT_ONCE
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.backends.registry import make
 from heatsolve.models.heat import equations as heat
+from heatsolve.stencil.grid import window
 from heatsolve.stencil.language import copy
 
 
@@ -43,11 +45,34 @@ GPU = [pytest.param(name, marks=pytest.mark.gpu) for name in ("cupy", "cuda")]
 def test_large_arrays_come_in_pieces(name, kind):
     """The last piece is a short one; an array that fits one piece comes at once."""
     machine = make(name, kind)
-    size = MOST_AT_ONCE // machine.dtype.itemsize
-    for count in (5, size, size + 1, 7 * size + 3):
-        host = np.arange(count, dtype=kind).reshape(1, -1)
-        got = machine.to_host(machine.to_device(host))
-        assert got.shape == host.shape and got.tobytes() == host.tobytes()
+    rows = MOST_AT_ONCE // machine.dtype.itemsize // 1024
+    for count in (5, rows, rows + 1, 7 * rows + 3):
+        host = np.arange(1024 * count, dtype=kind).reshape(count, 1024)
+        array = machine.to_device(host)
+        assert machine.to_host(array).tobytes() == host.tobytes()
+        got = machine.to_host(array, ((2, count - 1), (1, 1020)))
+        assert got.shape == (count - 3, 1019)
+        assert got.tobytes() == host[2 : count - 1, 1:1020].tobytes()
+
+
+@pytest.mark.parametrize("kind", ["float64", "float32"])
+@pytest.mark.parametrize("name", ["numpy", "numba", *GPU])
+def test_blocks_come_and_go(name, kind, monkeypatch):
+    """A region is read, and written in several copies; all other elements stay."""
+    monkeypatch.setattr(gpu, "LARGEST_PUT", 150)
+    machine, rng = make(name, kind), np.random.default_rng(7)
+    for shape, region in (
+        ((9,), ((2, 8),)),
+        ((9, 11), ((1, 8), (3, 10))),
+        ((5, 6, 7), ((0, 5), (1, 5), (2, 7))),
+    ):
+        host = rng.random(shape).astype(kind)
+        array, inside = machine.to_device(host), window(region)
+        got = machine.to_host(array, region)
+        assert got.flags.c_contiguous and got.tobytes() == host[inside].tobytes()
+        host[inside] = block = rng.random(got.shape)
+        machine.put(array, region, block)
+        assert machine.to_host(array).tobytes() == host.tobytes()
 
 
 @pytest.mark.parametrize("name", ["numpy", "numba", *GPU])

@@ -345,8 +345,12 @@ class Backend(ABC):
         return ONE if np.all(host == 1.0) else self.to_device(host)
 
     @abstractmethod
-    def to_host(self, array: Any) -> np.ndarray:
-        """A copy of a device array on the host."""
+    def to_host(self, array: Any, region: Region | None = None) -> np.ndarray:
+        """A contiguous copy of a device array, or of a region of it, on the host."""
+
+    @abstractmethod
+    def put(self, array: Any, region: Region, values: np.ndarray) -> None:
+        """Copy a host array into a region of the same shape."""
 
     def lent(self, array: Any) -> Any:
         """The same memory as an array of the device's array library."""

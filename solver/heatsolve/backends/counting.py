@@ -25,6 +25,7 @@ from heatsolve.backends import (
     SweepSequence,
 )
 from heatsolve.backends.host.numpy import CONDITIONS, NumpyBackend, plan, slabs
+from heatsolve.stencil.grid import window
 from heatsolve.stencil.language import Point
 from heatsolve.stencil.trace import Tape
 
@@ -129,10 +130,11 @@ class CountingBackend(NumpyBackend):
         weakref.finalize(array, self.tally.give_back, array.nbytes)
         return array
 
-    def to_host(self, array: Any) -> np.ndarray:
+    def to_host(self, array: Any, region: Region | None = None) -> np.ndarray:
         if not isinstance(array, Counted):
-            return super().to_host(array)
-        return array.host if array.host is not None else np.broadcast_to(0.0, array.shape)
+            return super().to_host(array, region)
+        host = array.host if array.host is not None else np.broadcast_to(0.0, array.shape)
+        return host if region is None else host[window(region)]
 
     def copy(self, target: Any, source: Any) -> None:
         self.tally.calls += 1

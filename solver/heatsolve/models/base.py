@@ -404,7 +404,7 @@ class Model(ABC):
 
     def own(self, array: Any) -> np.ndarray:
         """The values of an array at this process's own unknowns, on the host."""
-        return self._block(array, self.grid.interior)
+        return self.backend.to_host(array, self.grid.interior)
 
     def at_points(self, name: str, fields: Mapping[str, Any] | None = None) -> Any:
         """A field of the model as a file has it, at the points of a file (asks all processes).
@@ -447,23 +447,12 @@ class Model(ABC):
 
     def restore(self, array: Any, own: np.ndarray) -> None:
         """The reverse of `own`: set the unknowns and exchange ghosts; walls keep their values."""
-        region = self.grid.interior
-        self.place(array, region, self.spread(own, region))
+        self.backend.put(array, self.grid.interior, own)
         self.halo.exchange(array)
 
     def own_points(self, array: Any) -> np.ndarray:
         """The values of an array at this process's own points of a file, on the host."""
-        return self._block(array, self.grid.stored)
-
-    def _block(self, array: Any, region: Region) -> np.ndarray:
-        window = tuple(slice(*pair) for pair in region)
-        return np.ascontiguousarray(self.backend.to_host(array)[window])
-
-    def spread(self, block: np.ndarray, region: Region) -> np.ndarray:
-        """A host array of the grid's shape with a block of values in a region, and 0 outside."""
-        whole = np.zeros(self.grid.shape)
-        whole[tuple(slice(*pair) for pair in region)] = block
-        return whole
+        return self.backend.to_host(array, self.grid.stored)
 
     def recall(self, stored: Mapping[str, np.ndarray], time: float) -> None:
         """Take the fields of a checkpoint, and the walls' values at its time."""

@@ -128,7 +128,5 @@ class Statistics:
     def recall(self, weight: float, points: Mapping[str, Any]) -> None:
         """Go on from the sums of a checkpoint."""
         self.weight = weight
-        region = self._problem.grid.stored
         for name, array in self.arrays.items():
-            whole = self._machine.to_device(self._problem.spread(points[name], region))
-            self._machine.sweep(copy, array, region, whole)
+            self._machine.put(array, self._problem.grid.stored, points[name])

@@ -31,6 +31,11 @@ FEW = 5
 """The number of unknowns that a sample takes along an axis along which nothing varies."""
 
 
+def window(region: Region) -> tuple[slice, ...]:
+    """The region of a NumPy array."""
+    return tuple([slice(*bounds) for bounds in region])
+
+
 def whole(shape: Sequence[int]) -> Region:
     """All elements of an array."""
     return tuple((0, extent) for extent in shape)

@@ -65,7 +65,8 @@ from heatsolve.backends.gpu.resident import (
     source_of,
     sweeps_at_once,
 )
-from heatsolve.stencil.language import Point
+from heatsolve.stencil.grid import whole, window
+from heatsolve.stencil.language import Point, shifted
 from heatsolve.stencil.trace import Tape
 
 BEYOND = MOST_RESIDENT
@@ -77,6 +78,8 @@ GATE_MARGIN = 1e-6
 
 MOST_AT_ONCE = 1 << 23
 """Bytes of the largest copy to the host that is made at once; of a piece of a larger copy."""
+LARGEST_PUT = 1 << 28
+"""Bytes of a copy to the device that are on their way at once, in an array of their own."""
 PIECES = 4
 """Pieces of pinned memory, and threads, for a large copy."""
 ONE_BLOCK = Launch((1, 1, 1), (GROUPS * sums.WIDTH, 1, 1), ())
@@ -170,40 +173,54 @@ class DeviceBackend(Backend):
     def queue_to_device(self, array: Any, host: np.ndarray) -> None:
         """Queue a copy of pinned memory into an array."""
 
-    def to_host(self, array: Any) -> np.ndarray:
+    def to_host(self, array: Any, region: Region | None = None) -> np.ndarray:
+        part = window(region or whole(array.shape))
+        if array.nbytes > MOST_AT_ONCE and len(array.shape) > 1:
+            return self._brought(array, part)
         host = np.empty(array.shape, array.dtype)
-        if host.nbytes <= MOST_AT_ONCE:
-            self.queue_to_host(host, array)
-            self.sync()
-        else:
-            self._bring(host.reshape(-1), array)
-        return host
+        self.queue_to_host(host, array)
+        self.sync()
+        return host if region is None else np.ascontiguousarray(host[part])
 
-    def _bring(self, line: np.ndarray, array: Any) -> None:
-        """Copy a large array by way of pinned memory: the device fills one piece of it while
-        threads empty others."""
-        size = MOST_AT_ONCE // line.itemsize
-        pieces = [self.pinned((size,), line.dtype) for _ in range(PIECES)]
+    def _brought(self, array: Any, part: tuple[slice, ...]) -> np.ndarray:
+        """A part of a large array, by way of pinned memory: the device fills one piece of it, of
+        whole rows or planes, while threads empty others."""
+        (first, stop), shape = (part[0].start, part[0].stop), tuple(array.shape[1:])
+        extents = [stop - first, *[side.stop - side.start for side in part[1:]]]
+        result = np.empty(extents, array.dtype)
+        rows = max(1, MOST_AT_ONCE // (math.prod(shape) * array.dtype.itemsize))
+        pieces = [self.pinned((rows, *shape), array.dtype) for _ in range(PIECES)]
         emptied: list[Future[None] | None] = [None] * PIECES
         coming: deque[tuple[Callable[[], None], int, int]] = deque()
         with ThreadPoolExecutor(PIECES) as pool:
 
             def take() -> None:
-                wait, number, first = coming.popleft()
+                wait, number, row = coming.popleft()
                 wait()
-                own = line[first : first + size]
-                emptied[number] = pool.submit(np.copyto, own, pieces[number][: own.size])
+                own = result[row - first : row - first + rows]
+                arrived = pieces[number][: len(own)][(slice(None), *part[1:])]
+                emptied[number] = pool.submit(np.copyto, own, arrived)
 
-            for turn, first in enumerate(range(0, line.size, size)):
-                number = turn % PIECES
+            for turn, row in enumerate(range(first, stop, rows)):
+                number, count = turn % PIECES, min(rows, stop - row)
                 if (before := emptied[number]) is not None:
                     before.result()
-                count = min(size, line.size - first)
-                self.queue_to_host(pieces[number][:count], self.part(array, (count,), first))
-                coming.append((self.mark(), number, first))
+                some = self.part(array, (count, *shape), row * math.prod(shape))
+                self.queue_to_host(pieces[number][:count], some)
+                coming.append((self.mark(), number, row))
                 if len(coming) > 1:
                     take()
             take()
+        return result
+
+    def put(self, array: Any, region: Region, values: np.ndarray) -> None:
+        (low, _), *others = region
+        rows = max(1, LARGEST_PUT // max(1, values[:1].nbytes))
+        for first in range(0, len(values), rows):
+            some = np.ascontiguousarray(values[first : first + rows])
+            bounds = ((low + first, low + first + len(some)), *others)
+            distances = [-begin for begin, _ in bounds]
+            self.sweep(shifted, array, bounds, self.to_device(some), *distances)
 
     def compiled(self, source: str, name: str, bytes_shared: int = 0) -> Compiled:
         """A kernel of CUDA C, by NVRTC or from the cache; `bytes_shared`: shared memory of a

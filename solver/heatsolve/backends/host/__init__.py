@@ -5,7 +5,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from heatsolve.backends import Backend
+from heatsolve.backends import Backend, Region
+from heatsolve.stencil.grid import window
 
 Call: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
 """A function and its arguments: a ufunc or a compiled loop, and its operands."""
@@ -20,8 +21,11 @@ class HostBackend(Backend):
     def to_device(self, host: np.ndarray) -> np.ndarray:
         return np.array(host, self.dtype, order="C")
 
-    def to_host(self, array: np.ndarray) -> np.ndarray:
-        return array.copy()
+    def to_host(self, array: np.ndarray, region: Region | None = None) -> np.ndarray:
+        return (array if region is None else array[window(region)]).copy()
+
+    def put(self, array: np.ndarray, region: Region, values: np.ndarray) -> None:
+        array[window(region)] = values
 
     def sync(self) -> None:
         pass
