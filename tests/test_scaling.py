@@ -350,6 +350,22 @@ def test_a_launch_that_fails_says_why(tmp_path):
         scaling.launch(study, 2, "mpiexec")
 
 
+@mpi
+def test_a_record_without_a_time_line_counts(tmp_path, monkeypatch, capsys):
+    """A second problem may not find the memory that the first one had."""
+    study = scaling.Study("weak", "hot-plate", "numpy", 100.0, (), tmp_path)
+    code = (
+        f"open({str(tmp_path / '1.json')!r}, 'w').write('measured'); raise SystemExit('too small')"
+    )
+    monkeypatch.setattr(scaling.Study, "command", lambda *_: [sys.executable, "-c", code])
+    scaling.launch(study, 1, "mpiexec")
+    assert (tmp_path / "1.json").read_text() == "measured"
+    assert "1 processes: there is no time line (too small)" in capsys.readouterr().err
+    monkeypatch.setattr(scaling.Study, "command", lambda *_: [sys.executable, "-c", "1 / 0"])
+    with pytest.raises(InputError, match="division by zero"):
+        scaling.launch(study, 1, "mpiexec")
+
+
 def test_no_launcher(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -130,13 +130,24 @@ def numbers(text: str) -> list[int]:
 
 
 def launch(study: Study, ranks: int, launcher: str) -> None:
-    """Measure one size now. Raises InputError where the launch fails, with its last line."""
+    """Measure one size now. Raises InputError where the launch fails, with its last line; without
+    its time line a record is complete, and there is only a warning."""
+    record = study.folder / f"{ranks}.json"
+    earlier = _written_at(record)
     done = subprocess.run([*launched_by(launcher, ranks), *study.command(ranks)],
                           capture_output=True, text=True)  # fmt: skip
     if done.returncode != 0:
         said = [line for line in done.stderr.splitlines() if line.startswith("heatsolve: ")]
         last = (said or done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise InputError(f"{ranks} processes: {last.removeprefix('heatsolve: ')}")
+        last = last.removeprefix("heatsolve: ")
+        if _written_at(record) == earlier:
+            raise InputError(f"{ranks} processes: {last}")
+        Report().warn(f"{ranks} processes: there is no time line ({last})")
+
+
+def _written_at(path: Path) -> int | None:
+    """The time at which a file was written (ns); None if there is no file."""
+    return path.stat().st_mtime_ns if path.exists() else None
 
 
 def launched_by(launcher: str, ranks: int) -> list[str]:
@@ -811,6 +822,8 @@ def main(arguments: Sequence[str]) -> None:
             case = case.altered(parallel={"threads": 1})
         with locating(case):
             record = measure(case, kind, named, ranks)
+            if ranks.rank == 0:  # before a time line, for which memory may be too small
+                write_json(Path(path), record)
             record |= time_line(case, named, ranks)
         if ranks.rank == 0:
             write_json(Path(path), record)
