@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.backends.registry import make
 from heatsolve.budget import EXACT_ARRAYS, Budget, budget_of
-from heatsolve.case.load import load
+from heatsolve.case.load import load, parse
 from heatsolve.case.sections import Exact
 from heatsolve.cli import app
 from heatsolve.errors import InputError
@@ -114,6 +114,38 @@ def test_exact_solutions_take_memory_of_the_host(name):
     machine = make("numpy")
     more = budget_of(case, machine).host - budget_of(without, machine).host
     assert more == 8 * EXACT_ARRAYS * math.prod(grid_of(case).shape)
+
+
+EXPLICIT = """
+[grid]
+nodes = [4096, 4096]
+[model]
+steady = false
+[time]
+scheme = "explicit"
+step = 1e-9
+end = 1e-6
+[boundary]
+right.temperature.value = 0
+bottom.temperature.value = 0
+top.temperature.value = 0
+left.temperature."""
+
+
+@pytest.mark.parametrize(
+    ("more", "arrays"),
+    [
+        ("value = 0", 2),
+        ("value = 0\n[source]\ntemperature = 'x'", 2),  # a line takes no traffic
+        ("gradient = 1", 3),
+        ("value = 0\n[[source.point]]\nfield = 'temperature'\nposition = [0.5, 0.5]\nvalue = 1", 3),
+    ],
+)
+def test_large_explicit_steps_read_their_source(more, arrays):
+    """An outline of a large grid knows neither points nor fluxes by their values."""
+    backend = NumpyBackend()
+    budget = budget_of(parse(EXPLICIT + more, "case"), backend)
+    assert budget.moved == pytest.approx(8 * arrays * 4096**2, rel=0.01)
 
 
 def test_large_arrays_are_not_made(monkeypatch):

@@ -520,6 +520,13 @@ def test_values_between_rows():
     carrying, carried = record(heat.laplace, (ARRAY, ARRAY, REAL), 2).between_rows([False] * 3)
     assert not carried
 
+    def rising(i, j, u):
+        above, below = u[i + 1, j] - u[i, j], u[i, j] - u[i - 1, j]
+        return where((above > 0.0) & (below > 0.0), above, below)
+
+    carrying, carried = record(rising, (ARRAY,), 2).between_rows([False])  # numbers only
+    assert [carrying.operations[place].name for place in carried] == ["-"]
+
 
 def test_wrong_dimension():
     with pytest.raises(PointRuleError):

@@ -4,6 +4,7 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 from xml.etree import ElementTree
 
 import h5py
@@ -14,6 +15,7 @@ import xarray
 from heatsolve.case.load import load, parse, shipped
 from heatsolve.errors import FileFailure, InputError
 from heatsolve.io import reader, writer
+from heatsolve.io.disk import RESERVED_FROM, Disk
 from heatsolve.io.reader import cuts, evenly, read, summary
 from heatsolve.io.writer import FieldFile
 from heatsolve.models.grid import grid_of
@@ -32,6 +34,20 @@ def axes(dimensions):
 def field(dimensions, time=0.0, dtype=np.float64):
     shape = tuple(len(line) for line in axes(dimensions).values())
     return (np.arange(np.prod(shape)).reshape(shape) + 1000 * time).astype(dtype)
+
+
+def test_advice_to_begin_writing_may_fail(monkeypatch, tmp_path):
+    """A system may have no thread left: the data are written anyway."""
+
+    def refused(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    path = tmp_path / "a.h5"
+    with Disk(path, "x+") as disk:
+        assert disk.write(bytes(RESERVED_FROM)) == RESERVED_FROM
+        disk.check()
+    assert path.stat().st_size == RESERVED_FROM
 
 
 def write(path, dimensions=2, transient=False, attributes=None, history=HISTORY, **fields):

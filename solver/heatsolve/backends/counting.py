@@ -24,10 +24,10 @@ from heatsolve.backends import (
     Signature,
     SweepSequence,
 )
-from heatsolve.backends.host.numpy import CONDITIONS, NumpyBackend, plan, slabs
+from heatsolve.backends.host.numpy import NumpyBackend, plan, slabs
 from heatsolve.stencil.grid import window
 from heatsolve.stencil.language import Point
-from heatsolve.stencil.trace import Tape
+from heatsolve.stencil.trace import CONDITIONS, Tape
 
 MADE_UP_TO = 1 << 21
 """The most elements of an array that is made."""

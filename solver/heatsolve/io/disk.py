@@ -120,18 +120,22 @@ class Disk(io.FileIO):
             while rest:  # the system takes at most 2 GiB at a time
                 rest = rest[super().write(rest) :]
             if large:
-                if self._aside is None:
-                    self._aside = ThreadPoolExecutor(1)
-                place = self.tell() - len(data)
-                self._aside.submit(begin_writing, self.fileno(), place, len(data))
+                self._begin_writing(self.tell() - len(data), len(data))
         except OSError as error:
             self.error = error
         return len(data)
 
+    def _begin_writing(self, start: int, count: int) -> None:
+        with suppress(RuntimeError):  # there may be too many threads
+            self._aside = self._aside or ThreadPoolExecutor(1)
+            self._aside.submit(begin_writing, self.fileno(), start, count)
+
     def close(self) -> None:
-        if self._aside is not None:
-            self._aside.shutdown(cancel_futures=True)
-        super().close()
+        try:
+            if self._aside is not None:
+                self._aside.shutdown(cancel_futures=True)
+        finally:
+            super().close()
 
     def truncate(self, size: int | None = None) -> int:
         try:

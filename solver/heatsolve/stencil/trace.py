@@ -22,6 +22,8 @@ A product with ONE is left out. A point function may test for ZERO and leave ter
 
 LEAVES = ("load", "scalar", "constant", "carried")
 """The entries of a tape whose operands are no places."""
+CONDITIONS = ("<", "<=", ">", ">=", "==", "!=", "&", "|")
+"""The entries that are no numbers."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,8 @@ class Tape:
         @cache
         def place_in_result(place: int) -> int:
             operation, after = self.operations[place], further[place]
-            if len(rows[place]) == 2 and after is not None:
+            is_number = operation.name not in CONDITIONS
+            if is_number and len(rows[place]) == 2 and after is not None:
                 kept.append(after)
                 return result.add("carried", len(kept) - 1)
             leaf = operation.name in LEAVES

@@ -287,7 +287,8 @@ MESSAGES = (64, 1 << 20)
 """Elements of the messages that tell the latency and the bandwidth of a transport."""
 EXCHANGES = 20
 BEFORE = {"solve": 3, "iteration": 3, "step": 20}
-"""Units of work before the unit of the time line."""
+"""Units of work before the unit of the time line, as long as they take no more than WARMED (s)."""
+WARMED = 20.0
 MANY = 35
 """Iterations that count as a unit of the time line, where a halo has fewer layers."""
 
@@ -405,8 +406,10 @@ def measure(case: Case, kind: str, backend: str | None, ranks: Ranks) -> dict[st
     }  # fmt: skip
 
 
-def time_line(case: Case, backend: str | None, ranks: Ranks) -> dict[str, Any]:
+def time_line(case: Case, backend: str | None, ranks: Ranks, seconds: float) -> dict[str, Any]:
     """The time line of a unit of work, as entries of a record; all processes together.
+
+    The problem is set up again; `seconds` is the time of a unit.
 
     `timeline`: the first spans of the first processes; `sweeping`, `exchanging`: seconds of a unit
     in which the mean process sweeps, and only exchanges.
@@ -421,7 +424,7 @@ def time_line(case: Case, backend: str | None, ranks: Ranks) -> dict[str, Any]:
     work = Worker(problem)
     depth = problem.halo.depth
     count = 1 if work.unit != "iteration" else depth * -(-MANY // depth)
-    for _ in range(BEFORE[work.unit]):
+    for _ in range(max(1, min(BEFORE[work.unit], int(WARMED / (count * seconds))))):
         work.make(count)
     spans = spans_of(lambda: work.make(count), clock, ranks)
     sweeping, exchanging = np.mean(ranks.gather(parts_of(spans)), axis=0) / count
@@ -824,7 +827,7 @@ def main(arguments: Sequence[str]) -> None:
             record = measure(case, kind, named, ranks)
             if ranks.rank == 0:  # before a time line, for which memory may be too small
                 write_json(Path(path), record)
-            record |= time_line(case, named, ranks)
+            record |= time_line(case, named, ranks, statistics.median(record["seconds"]))
         if ranks.rank == 0:
             write_json(Path(path), record)
     except HeatsolveError as error:

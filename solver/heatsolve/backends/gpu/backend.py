@@ -77,9 +77,13 @@ GATE_MARGIN = 1e-6
 """The gate closes this much (relative) above the threshold of a sum; the host decides exactly."""
 
 MOST_AT_ONCE = 1 << 23
-"""Bytes of the largest copy to the host that is made at once; of a piece of a larger copy."""
+"""Bytes of the largest copy to the host that is made at once; of a piece of a larger copy, which
+has one row or plane at least."""
+LARGEST_PLANE = 1 << 26
+"""Bytes of the largest plane that is a piece."""
 LARGEST_PUT = 1 << 28
-"""Bytes of a copy to the device that are on their way at once, in an array of their own."""
+"""Bytes of a copy to the device that are on their way at once, in an array of their own; one row or
+plane at least."""
 PIECES = 4
 """Pieces of pinned memory, and threads, for a large copy."""
 ONE_BLOCK = Launch((1, 1, 1), (GROUPS * sums.WIDTH, 1, 1), ())
@@ -187,9 +191,14 @@ class DeviceBackend(Backend):
         whole rows or planes, while threads empty others."""
         (first, stop), shape = (part[0].start, part[0].stop), tuple(array.shape[1:])
         extents = [stop - first, *[side.stop - side.start for side in part[1:]]]
-        result = np.empty(extents, array.dtype)
-        rows = max(1, MOST_AT_ONCE // (math.prod(shape) * array.dtype.itemsize))
-        pieces = [self.pinned((rows, *shape), array.dtype) for _ in range(PIECES)]
+        result, size = np.empty(extents, array.dtype), math.prod(shape)
+        if size * array.dtype.itemsize > LARGEST_PLANE and len(shape) > 1:
+            for row in range(first, stop):
+                result[row - first] = self._brought(self.part(array, shape, row * size), part[1:])
+            return result
+        rows = max(1, MOST_AT_ONCE // (size * array.dtype.itemsize))
+        count = min(PIECES, -(-(stop - first) // rows))
+        pieces = [self.pinned((rows, *shape), array.dtype) for _ in range(count)]
         emptied: list[Future[None] | None] = [None] * PIECES
         coming: deque[tuple[Callable[[], None], int, int]] = deque()
         with ThreadPoolExecutor(PIECES) as pool:
@@ -202,10 +211,10 @@ class DeviceBackend(Backend):
                 emptied[number] = pool.submit(np.copyto, own, arrived)
 
             for turn, row in enumerate(range(first, stop, rows)):
-                number, count = turn % PIECES, min(rows, stop - row)
+                number, count = turn % len(pieces), min(rows, stop - row)
                 if (before := emptied[number]) is not None:
                     before.result()
-                some = self.part(array, (count, *shape), row * math.prod(shape))
+                some = self.part(array, (count, *shape), row * size)
                 self.queue_to_host(pieces[number][:count], some)
                 coming.append((self.mark(), number, row))
                 if len(coming) > 1:

@@ -10,7 +10,7 @@ from heatsolve.backends import Region, Signature
 from heatsolve.backends import exact_sums as sums
 from heatsolve.backends.host import Call, HostBackend
 from heatsolve.stencil.language import Point
-from heatsolve.stencil.trace import LEAVES, Operation, Tape
+from heatsolve.stencil.trace import CONDITIONS, LEAVES, Operation, Tape
 
 UFUNCS: dict[str, Any] = {
     "+": np.add,
@@ -31,7 +31,6 @@ UFUNCS: dict[str, Any] = {
 # The functions without NumPy's dispatch for other kinds of arrays.
 _copyto, _putmask = np.copyto.__wrapped__, np.putmask.__wrapped__  # type: ignore[attr-defined]
 BOOL, FIRST = np.dtype(bool), slice(0, 1)
-CONDITIONS = ("<", "<=", ">", ">=", "==", "!=", "&", "|")
 REDUCED_AT_ONCE = 1 << 18
 """The most points of a reduction that are evaluated at once: scratch arrays stay small."""
 

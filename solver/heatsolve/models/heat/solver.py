@@ -105,7 +105,9 @@ class Explicit(Stepper):
         source = problem.source(time)
         self.system = problem.system(problem.backend.to_device(source))
         self._b: Any = self.system.b
-        if not problem.sources_vary and not any(problem.ranks.gather(bool(np.any(source)))):
+        volumes, points = problem.volumes, problem.case.source.points
+        may = problem.sources_vary or volumes.heated_through_walls or points
+        if not may and not any(problem.ranks.gather(bool(np.any(source)))):
             self._b = ZERO  # leaves out a load and a sum
         self._next = self.system.like(self.field)
         self._sweeps = 0
