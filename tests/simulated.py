@@ -13,6 +13,7 @@ import numpy as np
 from conformance import compare_packing, compare_quotients, registry, same, sweep
 
 import heatsolve.backends.gpu.backend as gpu
+from heatsolve import backends
 from heatsolve.backends import exact_sums as sums
 from heatsolve.backends.gpu.backend import DeviceBackend
 from heatsolve.backends.gpu.device import CARDS
@@ -193,19 +194,19 @@ def turned(at, u):
 
 def compare_copies(device):
     """Large arrays come to the host in pieces, the last of them shorter."""
-    most = gpu.MOST_AT_ONCE, gpu.LARGEST_PUT
-    gpu.MOST_AT_ONCE = gpu.LARGEST_PUT = 64
+    most = gpu.MOST_AT_ONCE, backends.LARGEST_PUT
+    gpu.MOST_AT_ONCE = backends.LARGEST_PUT = 64
     for count in (5, 8, 9, 71):
         host = np.arange(2.0 * count).astype(device.dtype).reshape(count, 2)
         array = device.to_device(host)
         assert device.to_host(array).tobytes() == host.tobytes()
         region = ((1, count - 1), (1, 2))
-        block = device.to_host(array, region)
+        block = device.take(array, region)
         assert block.tobytes() == host[1:-1, 1:].tobytes()
         device.put(array, region, -block)
         host[1:-1, 1:] *= -1.0
         assert device.to_host(array).tobytes() == host.tobytes()
-    gpu.MOST_AT_ONCE, gpu.LARGEST_PUT = most
+    gpu.MOST_AT_ONCE, backends.LARGEST_PUT = most
 
 
 class Mirror:

@@ -33,8 +33,8 @@ from heatsolve.backends.gpu.links import Link as Link
 from heatsolve.backends.machine import cores as cores
 from heatsolve.backends.machine import host_memory as host_memory
 from heatsolve.stencil.grid import Region as Region
-from heatsolve.stencil.grid import intersection, without
-from heatsolve.stencil.language import ONE, Point, together
+from heatsolve.stencil.grid import intersection, window, without
+from heatsolve.stencil.language import ONE, Point, shifted, together
 from heatsolve.stencil.trace import INTEGER, Held, Tape, describe, place_of
 from heatsolve.stencil.trace import Signature as Signature
 
@@ -42,6 +42,8 @@ MOST_FUSED = 15
 """The most sweeps of one pass through memory."""
 MOST_RESIDENT = 511
 """The most sweeps of one kernel that keeps the field on the chip."""
+LARGEST_PUT = 1 << 28
+"""Bytes that `put` copies at once, by way of an array of their own; one row or plane at least."""
 SINGLE = np.dtype("float32")
 
 Converts = tuple[Callable[[Any], Any] | None, ...]
@@ -345,12 +347,22 @@ class Backend(ABC):
         return ONE if np.all(host == 1.0) else self.to_device(host)
 
     @abstractmethod
-    def to_host(self, array: Any, region: Region | None = None) -> np.ndarray:
-        """A contiguous copy of a device array, or of a region of it, on the host."""
+    def to_host(self, array: Any) -> np.ndarray:
+        """A copy of a device array on the host."""
 
-    @abstractmethod
+    def take(self, array: Any, region: Region) -> np.ndarray:
+        """A contiguous copy of a region of a device array, on the host."""
+        return np.ascontiguousarray(self.to_host(array)[window(region)])
+
     def put(self, array: Any, region: Region, values: np.ndarray) -> None:
         """Copy a host array into a region of the same shape."""
+        (low, _), *others = region
+        rows = max(1, LARGEST_PUT // max(1, values[:1].nbytes))
+        for first in range(0, len(values), rows):
+            some = np.ascontiguousarray(values[first : first + rows])
+            bounds = ((low + first, low + first + len(some)), *others)
+            distances = [-begin for begin, _ in bounds]
+            self.sweep(shifted, array, bounds, self.to_device(some), *distances)
 
     def lent(self, array: Any) -> Any:
         """The same memory as an array of the device's array library."""

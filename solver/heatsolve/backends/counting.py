@@ -25,7 +25,6 @@ from heatsolve.backends import (
     SweepSequence,
 )
 from heatsolve.backends.host.numpy import NumpyBackend, plan, slabs
-from heatsolve.stencil.grid import window
 from heatsolve.stencil.language import Point
 from heatsolve.stencil.trace import CONDITIONS, Tape
 
@@ -130,11 +129,12 @@ class CountingBackend(NumpyBackend):
         weakref.finalize(array, self.tally.give_back, array.nbytes)
         return array
 
-    def to_host(self, array: Any, region: Region | None = None) -> np.ndarray:
+    def to_host(self, array: Any) -> np.ndarray:
         if not isinstance(array, Counted):
-            return super().to_host(array, region)
-        host = array.host if array.host is not None else np.broadcast_to(0.0, array.shape)
-        return host if region is None else host[window(region)]
+            return super().to_host(array)
+        return array.host if array.host is not None else np.broadcast_to(0.0, array.shape)
+
+    take = Backend.take
 
     def copy(self, target: Any, source: Any) -> None:
         self.tally.calls += 1

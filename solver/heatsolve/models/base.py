@@ -404,7 +404,7 @@ class Model(ABC):
 
     def own(self, array: Any) -> np.ndarray:
         """The values of an array at this process's own unknowns, on the host."""
-        return self.backend.to_host(array, self.grid.interior)
+        return self.backend.take(array, self.grid.interior)
 
     def at_points(self, name: str, fields: Mapping[str, Any] | None = None) -> Any:
         """A field of the model as a file has it, at the points of a file (asks all processes).
@@ -452,7 +452,7 @@ class Model(ABC):
 
     def own_points(self, array: Any) -> np.ndarray:
         """The values of an array at this process's own points of a file, on the host."""
-        return self.backend.to_host(array, self.grid.stored)
+        return self.backend.take(array, self.grid.stored)
 
     def recall(self, stored: Mapping[str, np.ndarray], time: float) -> None:
         """Take the fields of a checkpoint, and the walls' values at its time."""

@@ -66,7 +66,7 @@ from heatsolve.backends.gpu.resident import (
     sweeps_at_once,
 )
 from heatsolve.stencil.grid import whole, window
-from heatsolve.stencil.language import Point, shifted
+from heatsolve.stencil.language import Point
 from heatsolve.stencil.trace import Tape
 
 BEYOND = MOST_RESIDENT
@@ -81,9 +81,6 @@ MOST_AT_ONCE = 1 << 23
 has one row or plane at least."""
 LARGEST_PLANE = 1 << 26
 """Bytes of the largest plane that is a piece."""
-LARGEST_PUT = 1 << 28
-"""Bytes of a copy to the device that are on their way at once, in an array of their own; one row or
-plane at least."""
 PIECES = 4
 """Pieces of pinned memory, and threads, for a large copy."""
 ONE_BLOCK = Launch((1, 1, 1), (GROUPS * sums.WIDTH, 1, 1), ())
@@ -177,14 +174,18 @@ class DeviceBackend(Backend):
     def queue_to_device(self, array: Any, host: np.ndarray) -> None:
         """Queue a copy of pinned memory into an array."""
 
-    def to_host(self, array: Any, region: Region | None = None) -> np.ndarray:
-        part = window(region or whole(array.shape))
+    def to_host(self, array: Any) -> np.ndarray:
         if array.nbytes > MOST_AT_ONCE and len(array.shape) > 1:
-            return self._brought(array, part)
+            return self._brought(array, window(whole(array.shape)))
         host = np.empty(array.shape, array.dtype)
         self.queue_to_host(host, array)
         self.sync()
-        return host if region is None else np.ascontiguousarray(host[part])
+        return host
+
+    def take(self, array: Any, region: Region) -> np.ndarray:
+        if array.nbytes > MOST_AT_ONCE and len(array.shape) > 1:
+            return self._brought(array, window(region))
+        return super().take(array, region)
 
     def _brought(self, array: Any, part: tuple[slice, ...]) -> np.ndarray:
         """A part of a large array, by way of pinned memory: the device fills one piece of it, of
@@ -221,15 +222,6 @@ class DeviceBackend(Backend):
                     take()
             take()
         return result
-
-    def put(self, array: Any, region: Region, values: np.ndarray) -> None:
-        (low, _), *others = region
-        rows = max(1, LARGEST_PUT // max(1, values[:1].nbytes))
-        for first in range(0, len(values), rows):
-            some = np.ascontiguousarray(values[first : first + rows])
-            bounds = ((low + first, low + first + len(some)), *others)
-            distances = [-begin for begin, _ in bounds]
-            self.sweep(shifted, array, bounds, self.to_device(some), *distances)
 
     def compiled(self, source: str, name: str, bytes_shared: int = 0) -> Compiled:
         """A kernel of CUDA C, by NVRTC or from the cache; `bytes_shared`: shared memory of a

@@ -21,8 +21,11 @@ class HostBackend(Backend):
     def to_device(self, host: np.ndarray) -> np.ndarray:
         return np.array(host, self.dtype, order="C")
 
-    def to_host(self, array: np.ndarray, region: Region | None = None) -> np.ndarray:
-        return (array if region is None else array[window(region)]).copy()
+    def to_host(self, array: np.ndarray) -> np.ndarray:
+        return array.copy()
+
+    def take(self, array: np.ndarray, region: Region) -> np.ndarray:
+        return array[window(region)].copy()
 
     def put(self, array: np.ndarray, region: Region, values: np.ndarray) -> None:
         array[window(region)] = values
