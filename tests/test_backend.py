@@ -12,7 +12,7 @@ from heatsolve.backends.gpu.backend import MOST_AT_ONCE
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.backends.registry import make
 from heatsolve.models.heat import equations as heat
-from heatsolve.stencil.grid import window
+from heatsolve.stencil.grid import slices
 from heatsolve.stencil.language import copy
 
 
@@ -69,7 +69,7 @@ def test_blocks_come_and_go(name, kind, monkeypatch):
         ((5, 6, 7), ((0, 5), (1, 5), (2, 7))),
     ):
         host = rng.random(shape).astype(kind)
-        array, inside = machine.to_device(host), window(region)
+        array, inside = machine.to_device(host), slices(region)
         got = machine.take(array, region)
         assert got.flags.c_contiguous and got.tobytes() == host[inside].tobytes()
         assert Backend.take(machine, array, region).tobytes() == got.tobytes()

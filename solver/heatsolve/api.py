@@ -37,6 +37,7 @@ from heatsolve.report import Report
 from heatsolve.result import Result as Result
 from heatsolve.result import labelled
 from heatsolve.runner import Run, save
+from heatsolve.stencil.grid import slices
 from heatsolve.time.pause import Until
 from heatsolve.time.schedule import Schedule
 from heatsolve.tools.check import Check as Check
@@ -523,7 +524,7 @@ class Simulation(Mapping[str, Any]):
             array = fields[name] if name in fields else problem.written(name, fields)
             array = problem.backend.lent(array)
             problem.backend.sync()
-        block = array[tuple(slice(*pair) for pair in problem.grid.stored)]
+        block = array[slices(problem.grid.stored)]
         if isinstance(block, np.ndarray):
             block.flags.writeable = False
         return block if self._at.back == 1.0 else self._at.back * block

@@ -38,6 +38,7 @@ from heatsolve.outputs import File, Files, refuse_to_replace_data
 from heatsolve.parallel.decomposition import largest_block
 from heatsolve.parallel.ranks import Ranks, demand_same
 from heatsolve.report import Report, Shares, duration, shown, speed, together
+from heatsolve.stencil.grid import slices
 from heatsolve.stencil.language import copy, term_of
 from heatsolve.time import loop as march
 from heatsolve.time.integrals import Integrals
@@ -543,9 +544,9 @@ def error_norms(problem: Model, fields: dict[str, np.ndarray], time: float) -> d
     """Root mean square and largest difference from the case's exact solution at a time, where it
     has one."""
     case = problem.case
-    window = tuple(slice(*pair) for pair in problem.grid.stored)
+    stored = slices(problem.grid.stored)
     positions = {
-        name: values[tuple(s if n > 1 else slice(None) for s, n in zip(window, values.shape))]  # noqa: B905
+        name: values[tuple(s if n > 1 else slice(None) for s, n in zip(stored, values.shape))]  # noqa: B905
         for name, values in problem.grid.positions().items()
     }
     # Exact sums, so that the norms do not depend on the number of processes.

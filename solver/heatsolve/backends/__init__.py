@@ -33,7 +33,7 @@ from heatsolve.backends.gpu.links import Link as Link
 from heatsolve.backends.machine import cores as cores
 from heatsolve.backends.machine import host_memory as host_memory
 from heatsolve.stencil.grid import Region as Region
-from heatsolve.stencil.grid import intersection, window, without
+from heatsolve.stencil.grid import intersection, slices, without
 from heatsolve.stencil.language import ONE, Point, shifted, together
 from heatsolve.stencil.trace import INTEGER, Held, Tape, describe, place_of
 from heatsolve.stencil.trace import Signature as Signature
@@ -352,7 +352,7 @@ class Backend(ABC):
 
     def take(self, array: Any, region: Region) -> np.ndarray:
         """A contiguous copy of a region of a device array, on the host."""
-        return np.ascontiguousarray(self.to_host(array)[window(region)])
+        return np.ascontiguousarray(self.to_host(array)[slices(region)])
 
     def put(self, array: Any, region: Region, values: np.ndarray) -> None:
         """Copy a host array into a region of the same shape."""

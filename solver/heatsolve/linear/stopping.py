@@ -11,6 +11,7 @@ import numpy as np
 from heatsolve.backends import Accumulator
 from heatsolve.errors import Diverged, InputError
 from heatsolve.linear.system import Method, System
+from heatsolve.stencil.grid import slices
 from heatsolve.stencil.language import copy, fill
 
 IN_RANGE = {"float64": (2.0**-400, 2.0**400), "float32": (2.0**-30, 2.0**50)}
@@ -481,7 +482,7 @@ def first_not_finite(placed: Any, u: Any, name: str = "temperature") -> str:
     for regions in ((grid.interior,), grid.ghosts):
         bad = np.zeros(grid.shape, bool)
         for region in regions:
-            here = tuple(slice(*pair) for pair in region)
+            here = slices(region)
             bad[here] = ~np.isfinite(host[here])
         words = ""
         if bad.any():
@@ -496,10 +497,9 @@ def first_not_finite(placed: Any, u: Any, name: str = "temperature") -> str:
 def largest_place(placed: Any, fields: Mapping[str, Any]) -> str:
     """Where the largest of all fields has its largest magnitude, in words (asks all processes)."""
     grid = placed.grid
-    own = tuple(slice(*pair) for pair in grid.interior)
     result = (-1.0, "")
     for name, array in fields.items():
-        magnitudes = np.abs(placed.backend.to_host(array)[own])
+        magnitudes = np.abs(placed.backend.take(array, grid.interior))
         index = np.unravel_index(int(np.argmax(magnitudes)), magnitudes.shape)
         at = tuple(int(n) + low for n, (low, _) in zip(index, grid.interior, strict=True))
         words = f"{name.replace('_', ' ')} is {magnitudes[index]:.3g} in magnitude"

@@ -31,7 +31,7 @@ FEW = 5
 """The number of unknowns that a sample takes along an axis along which nothing varies."""
 
 
-def window(region: Region) -> tuple[slice, ...]:
+def slices(region: Region) -> tuple[slice, ...]:
     """The region of a NumPy array."""
     return tuple([slice(*bounds) for bounds in region])
 

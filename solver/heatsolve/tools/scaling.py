@@ -668,6 +668,7 @@ def markdown(sizes: Sequence[Size]) -> str:
 
 
 def _of_time_line(size: Size) -> str:
+    """The sentence on the time line of a size; "" if there is none."""
     if size.sweeping is None or size.exchanging is None:
         return ""
     rest = max(0.0, size.seconds - size.sweeping - size.exchanging)

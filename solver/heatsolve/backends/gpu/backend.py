@@ -65,7 +65,7 @@ from heatsolve.backends.gpu.resident import (
     source_of,
     sweeps_at_once,
 )
-from heatsolve.stencil.grid import whole, window
+from heatsolve.stencil.grid import slices, whole
 from heatsolve.stencil.language import Point
 from heatsolve.stencil.trace import Tape
 
@@ -176,7 +176,7 @@ class DeviceBackend(Backend):
 
     def to_host(self, array: Any) -> np.ndarray:
         if array.nbytes > MOST_AT_ONCE and len(array.shape) > 1:
-            return self._brought(array, window(whole(array.shape)))
+            return self._brought(array, slices(whole(array.shape)))
         host = np.empty(array.shape, array.dtype)
         self.queue_to_host(host, array)
         self.sync()
@@ -184,7 +184,7 @@ class DeviceBackend(Backend):
 
     def take(self, array: Any, region: Region) -> np.ndarray:
         if array.nbytes > MOST_AT_ONCE and len(array.shape) > 1:
-            return self._brought(array, window(region))
+            return self._brought(array, slices(region))
         return super().take(array, region)
 
     def _brought(self, array: Any, part: tuple[slice, ...]) -> np.ndarray:

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from heatsolve.backends import Backend, Region
-from heatsolve.stencil.grid import window
+from heatsolve.stencil.grid import slices
 
 Call: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
 """A function and its arguments: a ufunc or a compiled loop, and its operands."""
@@ -25,10 +25,10 @@ class HostBackend(Backend):
         return array.copy()
 
     def take(self, array: np.ndarray, region: Region) -> np.ndarray:
-        return array[window(region)].copy()
+        return array[slices(region)].copy()
 
     def put(self, array: np.ndarray, region: Region, values: np.ndarray) -> None:
-        array[window(region)] = values
+        array[slices(region)] = values
 
     def sync(self) -> None:
         pass
