@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 from heatsolve.backends import CycleLeg
 from heatsolve.backends.gpu.device import Limits
 from heatsolve.backends.gpu.fused_kernel import (
+    BARRIER,
     INVERSE,
     FusedSweeps,
     Reads,
@@ -93,10 +94,6 @@ class Shape:
         """All planes in shared memory, with the planes that sweeps leave for each other."""
         left_over = 1 if work.restricts else work.sweeps - 1 + work.corrects
         return left_over + sum(self.planes(work))
-
-
-BARRIER = 8
-"""Bytes of a barrier; each warp except the first has one."""
 
 
 def columns(work: FusedSweeps) -> int:

@@ -18,8 +18,8 @@ In three dimensions a block owns a `Tile` of columns along z and goes up the pla
 arrives; sweep 1 then has all it needs for plane z - 1, sweep 2 for plane z - 2, and so on. For each
 sweep a thread keeps its own points of two planes in registers; the neighbours along x come from the
 other lanes, the neighbours along y from a copy of the newest plane in shared memory. That copy was
-written one step before, so one barrier for each step is enough for all sweeps (A. Nguyen et al.,
-"3.5-D Blocking Optimization for Stencil Computations", SC 2010).
+written one step before, so one wait for the warps beside it in each step is enough for all sweeps
+(A. Nguyen et al., "3.5-D Blocking Optimization for Stencil Computations", SC 2010).
 """
 
 from collections.abc import Mapping, Sequence
@@ -539,6 +539,9 @@ def _fetches(work: FusedSweeps, keeps: list[int]) -> list[str]:
 
 # ---- three dimensions ----------------------------------------------------------------------------
 
+BARRIER = 8
+"""Bytes of a barrier; each warp except the first has one."""
+
 
 @dataclass(frozen=True)
 class Tile(Part):
@@ -567,7 +570,8 @@ class Tile(Part):
     def bytes_shared(self, work: FusedSweeps) -> int:
         """Shared memory of a block: planes on their way, and rims of each further sweep."""
         row = 32 * self.columns * self.warps * work.bytes
-        return row * (self.rows * (self.ahead + 2) + 4 * (work.sweeps - 1))
+        planes = self.rows * (self.ahead + 2) + 4 * (work.sweeps - 1)
+        return row * planes + BARRIER * self.warps
 
 
 FIELD_3D: dict[Shift, str] = {

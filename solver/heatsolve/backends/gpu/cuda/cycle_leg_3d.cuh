@@ -19,25 +19,6 @@
 #define LAST_PLANE region_i.high
 #endif
 
-// Barrier n is for the warps n - 1 and n. In each step a warp arrives at its two barriers once it
-// has finished with shared memory, and waits at both before it reads the values that the warps
-// beside it have left. It is ahead of these warps by at most one step, but may be ahead of other
-// warps by more: so the warps do not all read shared memory at once, and then all compute. Every
-// lane arrives by itself: its reads and writes then come before those of the lanes that wait.
-#if __CUDA_ARCH__ >= 800
-__device__ __forceinline__ void arrive_beside(unsigned barriers, int warp) {
-    if (warp > 0) arrive(barriers, warp);
-    if (warp < WARPS - 1) arrive(barriers, warp + 1);
-}
-__device__ __forceinline__ void await_beside(unsigned barriers, int warp, int parity) {
-    if (warp > 0) await_all(barriers, warp, parity);
-    if (warp < WARPS - 1) await_all(barriers, warp + 1, parity);
-}
-#else
-__device__ __forceinline__ void arrive_beside(unsigned, int) {}
-__device__ __forceinline__ void await_beside(unsigned, int, int) { __syncthreads(); }
-#endif
-
 template <bool EDGE>
 __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j, Range region_k,
                                      Range counted_i, int extent_i, int extent_j, int extent_k,
@@ -220,12 +201,12 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
     // Waits for the plane that arrives next; other warps may then replace the values read.
     auto done_with_shared_memory = [&]() {
         await_all_but<AHEAD - 1>();
-        arrive_beside(barriers, warp);
+        arrive_beside(barriers, warp, WARPS - 1);
     };
     done_with_shared_memory();
     auto advance = [&](int n, auto turn) {
         constexpr int TURN = decltype(turn)::value, PARITY = (ODD + TURN) & 1;  // the parity of z
-        await_beside(barriers, warp, TURN);
+        await_beside(barriers, warp, WARPS - 1, TURN);
         const int z = start + n;
         const int before = slot == 0 ? RING - 1 : slot - 1;
         int next = slot + AHEAD, next_beside = beside + AHEAD;

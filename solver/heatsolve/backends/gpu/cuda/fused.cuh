@@ -23,6 +23,25 @@ template <typename V> __device__ __forceinline__ V from_right(V value) {
     return __shfl_down_sync(EVERY_LANE, value, 1);
 }
 
+// Barrier n is for the warps n - 1 and n. In each step a warp arrives at its two barriers once it
+// has finished with shared memory, and waits at both before it reads the values that the warps
+// beside it have left. It is ahead of these warps by at most one step, but may be ahead of other
+// warps by more: so the warps do not all read shared memory at once, and then all compute. Every
+// lane arrives by itself: its reads and writes then come before those of the lanes that wait.
+#if __CUDA_ARCH__ >= 800
+__device__ __forceinline__ void arrive_beside(unsigned barriers, int warp, int last) {
+    if (warp > 0) arrive(barriers, warp);
+    if (warp < last) arrive(barriers, warp + 1);
+}
+__device__ __forceinline__ void await_beside(unsigned barriers, int warp, int last, int parity) {
+    if (warp > 0) await_all(barriers, warp, parity);
+    if (warp < last) await_all(barriers, warp + 1, parity);
+}
+#else
+__device__ __forceinline__ void arrive_beside(unsigned, int, int) {}
+__device__ __forceinline__ void await_beside(unsigned, int, int, int) { __syncthreads(); }
+#endif
+
 // A norm of values of points, whose terms a warp takes several at a time, each in its place.
 // `mine`: whether the points of this lane count at all. All lanes of a warp count a row, or none
 // does, so a largest magnitude skips a row by one branch and tests `mine` at its end.

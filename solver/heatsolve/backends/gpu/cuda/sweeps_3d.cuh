@@ -11,8 +11,9 @@ template <bool EDGE>
 __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j, Range region_k,
                                      Range counted_i, Range counted_j, Range counted_k,
                                      int extent_i, int extent_j, int extent_k, int pitch,
-                                     int first_j, int first_k, int begin, int end, real* shared) {
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+                                     int first_j, int first_k, int warp, int begin, int end,
+                                     real* shared, unsigned barriers) {
+    const int lane = threadIdx.x & 31;
     const int x = first_k + lane * C, y = first_j + warp * R;
     const int last_i = extent_i - 1, last_j = extent_j - 1, last_k = extent_k - 1;
     auto of = [&](int n, int last, bool wraps) {
@@ -20,17 +21,22 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
     };
     auto inside = [&](int n, int last) { return EDGE ? min(max(n, 1), last - 1) : n; };
     int xs[C], ys[R];
-    bool fixed_x[C], fixed_y[R];
+    unsigned fixed_points = 0, stored_rows = 0;  // a bit for each point, r C + k, and for each row
     // An aligned group of columns lies in a row's memory or outside, where any values will do.
     constexpr bool WHOLE = ALIGNED && (!EDGE || !WRAPS_K);
-    for (int k = 0; k < C; k++) {
+    for (int k = 0; k < C; k++)
         xs[k] = WHOLE && EDGE ? min(max(x, 0), pitch - C) + k : of(x + k, last_k, WRAPS_K);
-        fixed_x[k] = EDGE && !WRAPS_K && (x + k < region_k.low || x + k >= region_k.high);
-    }
     for (int r = 0; r < R; r++) {
         ys[r] = of(y + r, last_j, WRAPS_J);
-        fixed_y[r] = EDGE && !WRAPS_J && (y + r < region_j.low || y + r >= region_j.high);
+        for (int k = 0; k < C; k++)
+            if (!WRAPS_J && !in_range(y + r, region_j) || !WRAPS_K && !in_range(x + k, region_k))
+                fixed_points |= 1u << (r * C + k);
+        if (lane * C >= HALO && lane * C < X - HALO && warp * R + r >= T && warp * R + r < Y - T &&
+            y + r < region_j.high)
+            stored_rows |= 1u << r;
     }
+    // The compiler would form these bits anew for each plane.
+    asm volatile("" : "+r"(fixed_points), "+r"(stored_rows));
     PREPARE
     real older[T][R][C], newer[T][R][C];
     for (int t = 0; t < T; t++)
@@ -76,12 +82,17 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
     const int up = first ? 0 : -X, down = last ? (R - 1) * X : R * X;
     const int rim_up = first ? 0 : -X, rim_down = last ? X : 2 * X;
     for (int n = 0; n < AHEAD; n++) issue(n, n);
+    // Waits for the plane that arrives next; other warps may then replace the values read.
+    auto done_with_shared_memory = [&]() {
+        await_all_but<AHEAD - 1>();
+        arrive_beside(barriers, warp, WARPS - 1);
+    };
+    done_with_shared_memory();
     int slot = 0;  // the place of the plane that arrives
     real* to = o0 + begin * plane + (size_t)y * pitch + x;
     auto advance = [&](int n, auto turn) {
         constexpr int TURN = decltype(turn)::value;
-        await_all_but<AHEAD - 1>();
-        __syncthreads();
+        await_beside(barriers, warp, WARPS - 1, TURN);
         const int z = start + n;
         const int before = slot == 0 ? RING - 1 : slot - 1;
         int next = slot + AHEAD;
@@ -102,6 +113,7 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
             }
             READ_POINT
             const bool still = EDGE && !WRAPS_I && (here < region_i.low || here >= region_i.high);
+            const unsigned fixed = still ? ~0u : fixed_points;
             real value[R][C];
             #pragma unroll
             for (int r = 0; r < R; r++) {
@@ -111,7 +123,7 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
                 for (int k = 0; k < C; k++) {
                     value[r][k] = point(POINT_ARGUMENTS);
                     CARRY_ON
-                    if (EDGE && (still || fixed_y[r] || fixed_x[k])) value[r][k] = newer[t][r][k];
+                    if (EDGE && fixed >> (r * C + k) & 1) value[r][k] = newer[t][r][k];
                 }
             }
 
@@ -142,24 +154,19 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
                     rim[(2 * t + TURN) * RIMS + X + k] = arrived[R - 1][k];
                 }
         }
+        done_with_shared_memory();
         if (++slot == RING) slot = 0;
         if (n < 2 * T) return;
-        if (z - T < end && lane * C >= HALO && lane * C < X - HALO) {
-            for (int r = 0; r < R; r++) {
-                if (warp * R + r < T || warp * R + r >= Y - T || y + r >= region_j.high) continue;
-                if (ALIGNED && (!EDGE || x >= region_k.low && x + C <= region_k.high)) {
-                    for (int k = 0; k < C; k += 2) {
-                        pack values;
-                        values.x = arrived[r][k];
-                        values.y = arrived[r][k + 1];
-                        __stcs(reinterpret_cast<pack*>(to + r * pitch + k), values);
-                    }
-                } else {
-                    for (int k = 0; k < C; k++)
-                        if (x + k >= region_k.low && x + k < region_k.high)
-                            __stcs(to + r * pitch + k, arrived[r][k]);
-                }
-            }
+        for (int r = 0; r < R; r++) {
+            const bool stored = z - T < end && stored_rows >> r & 1;
+            const bool whole = ALIGNED && (!EDGE || x >= region_k.low && x + C <= region_k.high);
+            real* const row = to + r * pitch;
+            if (ALIGNED)
+                for (int k = 0; k < C; k += 2)
+                    store_if(stored && whole, row + k, arrived[r][k], arrived[r][k + 1]);
+            if (EDGE || !ALIGNED)
+                for (int k = 0; k < C; k++)
+                    store_if(stored && !whole && in_range(x + k, region_k), row + k, arrived[r][k]);
         }
         to += plane;
     };
@@ -185,6 +192,12 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     const Range counted_k{int(count_low_k), int(count_high_k)};
     extern __shared__ __align__(16) unsigned char memory[];
     real* shared = reinterpret_cast<real*>(memory);
+    real* const behind = shared + RING * TILE + 2 * (T - 1) * RIMS;
+    const unsigned barriers = (unsigned)__cvta_generic_to_shared(behind);
+    if (threadIdx.x > 0 && threadIdx.x < WARPS) make_barrier(barriers, threadIdx.x, 64);
+    __syncthreads();
+    // A shuffle tells the compiler that the number is the same in all lanes.
+    const int warp = __shfl_sync(EVERY_LANE, int(threadIdx.x >> 5), 0);
     const int first_k = (region_k.low & ~1) + blockIdx.x * (X - 2 * HALO) - HALO;
     const int first_j = region_j.low + blockIdx.y * (Y - 2 * T) - T;
     const int begin = region_i.low + blockIdx.z * int(planes);
@@ -194,8 +207,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
                       begin - T - 1 < region_i.low || end + T + 2 > region_i.high;
     if (edge)
         tile<true>(ARGUMENTS, region_i, region_j, region_k, counted_i, counted_j, counted_k,
-                   extent_i, extent_j, extent_k, pitch, first_j, first_k, begin, end, shared);
+                   extent_i, extent_j, extent_k, pitch, first_j, first_k, warp, begin, end, shared,
+                   barriers);
     else
         tile<false>(ARGUMENTS, region_i, region_j, region_k, counted_i, counted_j, counted_k,
-                    extent_i, extent_j, extent_k, pitch, first_j, first_k, begin, end, shared);
+                    extent_i, extent_j, extent_k, pitch, first_j, first_k, warp, begin, end,
+                    shared, barriers);
 }
