@@ -8,6 +8,7 @@ from many import Impatient
 from test_solvers import PROBLEMS, TIGHT, case_text, solve
 
 from heatsolve.backends.host import numba
+from heatsolve.backends.host.time_tiling import Tiling
 from heatsolve.backends.registry import make
 from heatsolve.case.load import parse
 from heatsolve.control.controller import Start
@@ -18,7 +19,7 @@ from heatsolve.linear.multigrid.cycle import Multigrid
 from heatsolve.linear.multigrid.direct import MOST as MOST_OF_LAST_LEVEL
 from heatsolve.linear.multigrid.hierarchy import hierarchy
 from heatsolve.linear.multigrid.mixed import Refinement
-from heatsolve.linear.multigrid.smoothers import smoother_of
+from heatsolve.linear.multigrid.smoothers import Relaxation, smoother_of
 from heatsolve.models.heat.conduction import Conduction
 from heatsolve.models.heat.solver import make_method
 from heatsolve.runner import run
@@ -332,6 +333,43 @@ def test_restriction_without_ghosts_has_the_bits_of_one_with_them(grid, walls, m
             iteration.step(number, None)
         fields.append(problem.own(iteration.solution(2)))
     assert machines[1].points_updated != machines[0].points_updated
+    assert fields[0].tobytes() == fields[1].tobytes()
+
+
+@pytest.mark.few(6)
+@pytest.mark.parametrize("method", ["multigrid", "W", "FMG", "chebyshev", "three", "mgcg", "mixed"])
+@pytest.mark.parametrize(
+    ("grid", "walls"),
+    [
+        *GRIDS_2D,
+        ("nodes = [17, 18, 13]\nupper = [16, 17, 12]", "vgrvgv"),
+        ("cells = [16, 12, 20]\nupper = [16, 12, 20]\nperiodic = ['x', 'y', 'z']", "------"),
+    ],
+)
+def test_smoothing_in_one_pass_has_the_bits_of_single_sweeps(grid, walls, method, monkeypatch):
+    """On large levels of a host, from any start and from zero, in cycles of every kind."""
+    solver = {
+        "W": "method = 'multigrid'\ncycle = 'W'",
+        "FMG": "method = 'multigrid'\ncycle = 'FMG'",
+        "chebyshev": "method = 'multigrid'\nsmoother = 'chebyshev'",
+        "three": "method = 'multigrid'\nsweeps = 3",
+        "mixed": "precision = 'mixed'\nmethod = 'multigrid'",
+    }.get(method, f"method = '{method}'")
+    fuse, fused, fields = Relaxation.fuse, [], []
+    monkeypatch.setattr(Relaxation, "fuse", lambda *args: fused.append(fuse(*args)) or fused[-1])
+    for machine, passes in ((make("numpy"), False), (make("numba"), True)):
+        machine.tiling = Tiling(worth=0, depth=(9, 9, 9), row=(64, 64, 64), ring=20000, height=8)
+        problem = Conduction(parse(case_text(grid, walls, "0", solver), "case"), machine)
+        b = np.random.default_rng(1).normal(size=problem.grid.shape)
+        system = problem.system(machine.to_device(b - b.mean()))
+        start = np.random.default_rng(2).normal(size=problem.grid.shape)
+        problem.place(problem.temperature, problem.grid.interior, start)
+        fused.clear()
+        iteration = make_method(problem.case, system, problem.temperature)
+        assert any(fused) == passes
+        for number in range(3):
+            iteration.step(number, None)
+        fields.append(problem.own(iteration.solution(3)))
     assert fields[0].tobytes() == fields[1].tobytes()
 
 

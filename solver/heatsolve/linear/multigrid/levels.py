@@ -195,6 +195,7 @@ class SweptLevel(Level):
         self.smoother, self.coarse = relaxation.smoother, coarse
         self._relaxation, self._transfer = relaxation, step.transfer
         self._assembly, self._gathering = step.assembly, step.gathering
+        self.swaps = relaxation.fuse(self.u) and not self.smoother.before
 
     def cycle(self, u: Any, other: Any, cycle_index: int) -> Any:
         return self.finish_cycle(self.descend(u, other), u, other, cycle_index)
@@ -207,34 +208,42 @@ class SweptLevel(Level):
         return result
 
     def solve_from_zero(self, cycle_index: int, cycles: int) -> None:
-        assert not self.swaps
         smoothed = self.descend_from_zero()
         self.coarse.solve_from_zero(cycle_index, cycle_index)
         self.ascend(smoothed, self.other)
+        result, other = self.other, self.u
         for _ in range(cycles - 1):
-            self.cycle(self.other, self.u, cycle_index)
+            result = self.cycle(result, other, cycle_index)
+            other = self.u if result is self.other else self.other
+        if result is not self.other:
+            self.system.like(result, self.other)
 
     def descend(self, u: Any, other: Any) -> Any:
         """Pre-smooth u and restrict its residual; return the array that then holds u."""
-        self._relaxation.smooth(u, other, self.smoother.before)
-        self._restrict(u)
-        return u
+        smoothed = self._relaxation.smooth(u, other, self.smoother.before)
+        self._restrict(smoothed)
+        return smoothed
 
     def descend_from_zero(self) -> Any:
         """`descend` from u = 0; return the array that holds u, or None if u is still 0."""
+        # The sweeps of `ascend` end in `other`: they are one pass, or an even number.
+        other, u = self.u, self.other
+        if self._relaxation.in_passes:
+            u, other = other, u
         if self.smoother.before:
-            self._relaxation.begin(self.u, self.other)
+            self._relaxation.begin(other, u)
         else:
-            self.system.backend.sweep(fill, self.other, self.system.grid.interior, 0.0)
-        self._restrict(self.other)
-        return self.other
+            self.system.backend.sweep(fill, u, self.system.grid.interior, 0.0)
+        self._restrict(u)
+        return u
 
     def ascend(self, u: Any, result: Any) -> None:
         """Add the next level's solution to u (None: 0), and post-smooth, into `result`."""
-        assert u is result
         self._exchange_correction()
         self._correct(u)
-        self._relaxation.smooth(u, self.other if u is self.u else self.u, self.smoother.after)
+        other = self.other if u is self.u else self.u
+        smoothed = self._relaxation.smooth(u, other, self.smoother.after)
+        assert smoothed is result
 
     def _exchange_correction(self) -> None:
         """Bring the ghosts of the next level's solution; copy a gathered solution to the block."""

@@ -6,6 +6,7 @@ from functools import cache
 from math import cos, pi
 from typing import Any, NamedTuple
 
+from heatsolve.backends import SweepSequence
 from heatsolve.linear.stationary import inverse, inverse_of, of_colour, signs, variation
 from heatsolve.linear.system import System
 from heatsolve.stencil.language import ONE, Point
@@ -154,17 +155,45 @@ class Relaxation:
         self._relaxed, self._begun = self._points(smoother.coloured)
         # All sweeps of a level take a weight, or none does.
         self._plain = common == 1.0
+        self.in_passes = False
 
     def _points(self, coloured: bool) -> tuple[Point, Point]:
         system = self.system
         return points_of(system.residual, system.diagonal, coloured, bool(self._inverse))
 
-    def smooth(self, old: Any, new: Any, sweeps: tuple[Sweep, ...]) -> None:
-        """Make sweeps from one array into the other and back, each after an exchange of ghosts."""
+    def fuse(self, u: Any) -> bool:
+        """Make several sweeps in one pass from now on, if a host does so on arrays like u.
+
+        Devices have legs of cycles instead, and join the sweeps of coarse levels.
+        """
+        halves = [half for half in (self.smoother.before, self.smoother.after) if half]
+        backend, divided = self.system.backend, self.system.halo.divided
+        self.in_passes = not (backend.on_device or divided) and all(
+            backend.most_fused(self._sequence(u, half)) == len(half) for half in halves
+        )
+        return self.in_passes
+
+    def _sequence(self, u: Any, sweeps: Sequence[Sweep]) -> SweepSequence:
+        system, none = self.system, [None] * len(sweeps)
+        stages = [(system.b, *self._arguments(sweep)) for sweep in sweeps]
+        wraps = system.halo.wraps
+        return SweepSequence(self._relaxed, u, system.grid.interior, stages, wraps, none)
+
+    def smooth(self, old: Any, new: Any, sweeps: tuple[Sweep, ...]) -> Any:
+        """Make sweeps from one array into the other; return the array of the result.
+
+        They are one pass, from `old` into `new`, or each goes from one array into the other and
+        exchanges ghosts before.
+        """
         system = self.system
+        if self.in_passes and len(sweeps) > 1:
+            system.halo.exchange(old)
+            system.backend.fused_sweeps(self._sequence(old, sweeps), new, system.grid.interior)
+            return new
         for sweep in sweeps:
             system.sweep(self._relaxed, new, old, system.b, *self._arguments(sweep))
             old, new = new, old
+        return old
 
     def _weight(self, sweep: Sweep) -> Any:
         return ONE if self._plain else sweep.weight
