@@ -5,6 +5,9 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
+import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +15,7 @@ import pytest
 from test_faults import STEADY
 
 from heatsolve.backends import compilation
+from heatsolve.backends.gpu.backend import DeviceBackend
 from heatsolve.backends.host.numba import NumbaBackend
 from heatsolve.case.load import parse
 from heatsolve.runner import run
@@ -129,6 +133,67 @@ def test_a_temporary_folder_of_another_user_is_not_used(homeless, monkeypatch):
     homeless.with_name(f"heatsolve-{uid + 1}").mkdir(mode=0o700)
     monkeypatch.setattr(os, "getuid", lambda: uid + 1)
     assert compilation.cache_folder() is None
+
+
+def compiler(name, made):
+    """A compiler of this code, which notes down the threads that call it."""
+
+    def make():
+        made.append((name, threading.current_thread() is threading.main_thread()))
+        return name.encode()
+
+    return make
+
+
+def test_kernels_are_compiled_together_at_the_end(homeless):
+    """By threads, except code whose compiler serves one thread; none before, none twice."""
+    made, loaded, launched = [], [], []
+
+    class Device(DeviceBackend):
+        def _loaded(self, code, name, bytes_shared):
+            loaded.append((code, name, bytes_shared))
+            return lambda *given: launched.append((code, *given))
+
+    Device.__abstractmethods__ = frozenset()  # it needs no device
+    device = object.__new__(Device)
+    with device.compiling_at_once():
+        kernels = [
+            device._made(name, compiler(name, made), "sweep", size, alone)
+            for name, size, alone in (("c", 0, False), ("n", 0, True), ("c", 8, False))
+        ]
+        assert not made and not loaded
+    assert sorted(made) == [("c", False), ("n", True)]
+    assert loaded == [(b"c", "sweep", 0), (b"n", "sweep", 0), (b"c", "sweep", 8)]
+    kernels[1]("launch", "args")
+    with device.compiling_at_once():
+        device._made("c", compiler("c", made), "sweep", 0)("again", "args")
+    device._made("later", compiler("later", made), "sweep", 0)("at once", "args")
+    assert launched == [
+        (b"n", "launch", "args"),
+        (b"c", "again", "args"),
+        (b"later", "later", "args"),
+    ]
+    assert made[2:] == [("later", True)]
+
+
+def test_processes_share_the_work_of_compiling(homeless):
+    """A file that another process has made meanwhile is not made again."""
+    made = []
+
+    def slow(name):
+        time.sleep(0.02)
+        return compiler(name, made)()
+
+    def other():
+        for n in range(20):
+            compilation.load_or_make(f"{n}", lambda n=n: slow(f"{n}"))
+
+    beside = threading.Thread(target=other)
+    beside.start()
+    found = compilation.load_or_make_all({}, {f"{n}": partial(slow, f"{n}") for n in range(20)})
+    beside.join()
+    assert found == {f"{n}": f"{n}".encode() for n in range(20)}
+    assert len(made) < 30
 
 
 def test_a_full_folder(homeless, monkeypatch):

@@ -9,13 +9,17 @@ code is kept.
 import gc
 import hashlib
 import os
+import random
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from heatsolve.backends.machine import cores
 
 _troubles: list[str] = []
 """The reasons why files could not be kept."""
@@ -79,6 +83,25 @@ def load_or_make(name: str, make: Callable[[], bytes]) -> bytes:
         content = make()
         write(name, content)
     return content
+
+
+def load_or_make_all(
+    in_threads: Mapping[str, Callable[[], bytes]], here: Mapping[str, Callable[[], bytes]]
+) -> dict[str, bytes]:
+    """The results of several `load_or_make`, some of them by a thread for each core.
+
+    Processes that start together share the work: each goes through the files in an order of its
+    own, and looks for each once more before it makes it.
+    """
+    order = random.Random(os.getpid())
+
+    def mixed(files: Mapping[str, Callable[[], bytes]]) -> list[tuple[str, Callable[[], bytes]]]:
+        return order.sample(list(files.items()), len(files))
+
+    with ThreadPoolExecutor(len(cores())) as pool:
+        coming = {name: pool.submit(load_or_make, name, make) for name, make in mixed(in_threads)}
+        made = {name: load_or_make(name, make) for name, make in mixed(here)}
+        return made | {name: future.result() for name, future in coming.items()}
 
 
 def read(name: str) -> bytes | None:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial, wraps
 from typing import Any
 
@@ -25,10 +25,9 @@ from heatsolve.backends import (
     converted,
     demand_apart,
     digest,
-    load_or_make,
 )
 from heatsolve.backends import exact_sums as sums
-from heatsolve.backends.compilation import compiling
+from heatsolve.backends.compilation import compiling, load_or_make, load_or_make_all, read
 from heatsolve.backends.gpu.cycle_legs import LegKernels, kernels_of, makes_leg, padded
 from heatsolve.backends.gpu.device import Limits
 from heatsolve.backends.gpu.emit import GROUPS, OPTIONS, check_source, kernel_source
@@ -96,6 +95,22 @@ def queued(method: Callable[..., None]) -> Callable[..., None]:
     return queue
 
 
+@dataclass
+class Later:
+    """A kernel that is compiled together with others, before its first launch."""
+
+    file: str
+    make: Callable[[], bytes]
+    name: str
+    bytes_shared: int
+    alone: bool
+    queue: Compiled | None = None
+
+    def __call__(self, launch: Launch, args: tuple[Any, ...]) -> None:
+        assert self.queue is not None
+        self.queue(launch, args)
+
+
 class DeviceBackend(Backend):
     """A GPU that queues its sweeps.
 
@@ -112,6 +127,8 @@ class DeviceBackend(Backend):
     """Whether generated kernels may load and store pairs of elements."""
     limits: Limits
     """The limits of the device."""
+    _later: list[Later] | None = None
+    """The kernels that wait for the end of `compiling_at_once`; None outside of it."""
     link: Link | None = None
     """The link between the devices of all processes, if one works."""
     _gathering: Replay | None
@@ -229,12 +246,49 @@ class DeviceBackend(Backend):
         version, compile_c = self._nvrtc()
         options = (*OPTIONS, f"--gpu-architecture={self.limits.architecture}")
         key = digest(source, options, version)
+        make = partial(compile_c, source, options)
+        return self._made(f"heatsolve_{name}_{key}.cubin", make, name, bytes_shared)
 
-        def make() -> bytes:
+    def _made(
+        self,
+        file: str,
+        make: Callable[[], bytes],
+        name: str,
+        bytes_shared: int,
+        alone: bool = False,
+    ) -> Compiled:
+        """The kernel `name` in the code of a file, made now or at the end of `compiling_at_once`.
+
+        `alone`: whether no two threads can use the compiler at once.
+        """
+        code = read(file)
+        if code is None and self._later is not None:
+            self._later.append(Later(file, make, name, bytes_shared, alone))
+            return self._later[-1]
+        if code is None:
             with compiling():
-                return compile_c(source, options)
+                code = load_or_make(file, make)
+        return self._loaded(code, name, bytes_shared)
 
-        return self._loaded(load_or_make(f"heatsolve_{name}_{key}.cubin", make), name, bytes_shared)
+    @contextmanager
+    def compiling_at_once(self) -> Iterator[None]:
+        """At the end of this context the kernels found in it are compiled, several at a time."""
+        later: list[Later] = []
+        self._later = later
+        try:
+            yield
+        finally:
+            self._later = None
+        if not later:
+            return
+        alone, others = (
+            {kernel.file: kernel.make for kernel in later if kernel.alone == which}
+            for which in (True, False)
+        )
+        with compiling():
+            made = load_or_make_all(others, alone)
+        for kernel in later:
+            kernel.queue = self._loaded(made[kernel.file], kernel.name, kernel.bytes_shared)
 
     @abstractmethod
     def _nvrtc(self) -> tuple[Any, Callable[[str, tuple[str, ...]], bytes]]:

@@ -337,8 +337,9 @@ class Replay:
 
     def _capture(self, gated: bool) -> None:
         backend = self._backend
-        launches, points, moved = backend.record(self._work)
-        queued = list(joined(backend, launches))
+        with backend.compiling_at_once():
+            launches, points, moved = backend.record(self._work)
+            queued = list(joined(backend, launches))
         self._kept += queued
         before_capture = backend.launches
         play = backend.captured(queued)

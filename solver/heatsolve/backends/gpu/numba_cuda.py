@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from heatsolve.backends import ArrayLibrary, Signature, digest, load_or_make
-from heatsolve.backends.compilation import compiling
+from heatsolve.backends import ArrayLibrary, Signature, digest
 from heatsolve.backends.gpu.backend import CupyLibrary, DeviceBackend, queued
 from heatsolve.backends.gpu.device import (
     NON_PORTABLE_CLUSTER,
@@ -426,10 +425,9 @@ class CudaBackend(DeviceBackend):
         key = digest(source, signature, architecture, *self._versions)
 
         def make() -> bytes:
-            with compiling():
-                return assembled(ptx_of(source, signature, self.limits.target), architecture)
+            return assembled(ptx_of(source, signature, self.limits.target), architecture)
 
-        return self._loaded(load_or_make(f"heatsolve_kernel_{key}.cubin", make), ENTRY, 0)
+        return self._made(f"heatsolve_kernel_{key}.cubin", make, ENTRY, 0, alone=True)
 
     def _nvrtc(self) -> tuple[Any, Callable[[str, tuple[str, ...]], bytes]]:
         from cuda.bindings import nvrtc
