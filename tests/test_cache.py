@@ -167,11 +167,11 @@ def test_kernels_are_compiled_together_at_the_end(homeless):
     kernels[1]("launch", "args")
     with device.compiling_at_once():
         device._made("c", compiler("c", made), "sweep", 0)("again", "args")
-    device._made("later", compiler("later", made), "sweep", 0)("at once", "args")
+    device._made("later", compiler("later", made), "sweep", 0)("launch", "args")
     assert launched == [
         (b"n", "launch", "args"),
         (b"c", "again", "args"),
-        (b"later", "later", "args"),
+        (b"later", "launch", "args"),
     ]
     assert made[2:] == [("later", True)]
 
