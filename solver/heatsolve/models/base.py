@@ -36,7 +36,7 @@ from heatsolve.stencil.grid import WALLS, Grid, Region
 from heatsolve.stencil.language import copy, largest_magnitude
 
 Fields = dict[str, Any]
-THICK_SLAB = 64
+THICK_SLAB = 32
 """The least number of layers of a slab on a device."""
 MOST_PLAYS = 8
 """The most recorded sweeps of a model."""
