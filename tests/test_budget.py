@@ -13,6 +13,7 @@ from emulated import Collecting
 from typer.testing import CliRunner
 
 from heatsolve.backends.host.numpy import NumpyBackend
+from heatsolve.backends.host.time_tiling import Tiling
 from heatsolve.backends.registry import make
 from heatsolve.budget import EXACT_ARRAYS, Budget, budget_of
 from heatsolve.case.load import load, parse
@@ -324,6 +325,22 @@ def test_more_memory_than_there_is(slow, monkeypatch):
     monkeypatch.setattr(NumpyBackend, "memory", lambda self: (2 << 20, 2 << 20))
     assert said("hot-plate")["memory"].endswith("there is no device; more than the 2 MiB here")
     assert "more than" not in said("hot-plate", "grid.nodes=[33, 33]")["memory"]
+
+
+def test_passes_of_multigrid():
+    """One process makes them: they move less, and keep rings of rows for each chunk of work."""
+    case, found = load("hot-plate", ["grid.nodes=[257, 257]", "solver.method=multigrid"]), {}
+    machine = make("numba")
+    for passes in (False, True):
+        machine.tiling = Tiling(worth=0 if passes else 1 << 40, ring=1 << 16)
+        for processes in (1, 2):
+            budget = budget_of(case, machine, processes)
+            found[processes, passes] = budget.arrays, budget.moved
+    assert found[2, True] == found[2, False]
+    (rings, less), (none, more) = found[1, True], found[1, False]
+    assert less < 0.8 * more
+    _, ring = machine._tile_and_ring((255, 255), 4, (1, 1))
+    assert rings - none >= 8 * machine._chunks * math.prod(ring)
 
 
 def test_sweeps_on_the_chip_take_time():

@@ -7,6 +7,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -174,6 +175,23 @@ def test_kernels_are_compiled_together_at_the_end(homeless):
         (b"later", "launch", "args"),
     ]
     assert made[2:] == [("later", True)]
+    with suppress(ZeroDivisionError), device.compiling_at_once():
+        kernel = device._made("never", compiler("never", made), "sweep", 0)
+        raise ZeroDivisionError
+    assert made[3:] == []
+    kernel("launch", "args")
+    assert made[3:] == [("never", True)] and launched[-1][0] == b"never"
+
+
+def test_kernels_are_compiled_without_threads_where_there_are_too_many(homeless, monkeypatch):
+    def none(self):
+        raise RuntimeError("can't start new thread")
+
+    made = []
+    monkeypatch.setattr(threading.Thread, "start", none)
+    files = {name: compiler(name, made) for name in "abc"}
+    assert compilation.load_or_make_all(files, {}) == {"a": b"a", "b": b"b", "c": b"c"}
+    assert sorted(made) == [("a", True), ("b", True), ("c", True)]
 
 
 def test_processes_share_the_work_of_compiling(homeless):

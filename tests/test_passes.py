@@ -3,7 +3,7 @@
 import itertools
 import math
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -243,6 +243,32 @@ def test_a_run_ends_as_with_single_sweeps(name, rule, passes, tmp_path):
     run(case, "numba", tmp_path / "passes.h5")
     assert passes and all(count % 2 == 1 and count > 1 for count in passes)
     assert_same(tmp_path / "passes.h5", tmp_path / "single.h5", name)
+
+
+CYCLES = {
+    "changes": ("nodes = [18, 19, 17]", "vgrvgv", "monitor = 'update'\ntolerance = 1e-4", ""),
+    "changes, FMG": ("nodes = [33, 34]", "vvgr", "cycle = 'FMG'\nmonitor = 'update'", ""),
+    "a march to rest": ("nodes = [65, 66]", "0000", "cycle = 'FMG'\ntolerance = 1e-13",
+                        "scheme = 'backward-euler'\nstep = 10\nend = 400"),
+    "a march in space": ("nodes = [18, 17, 13]", "000000", "tolerance = 1e-12",
+                         "scheme = 'crank-nicolson'\nstep = 0.01\nend = 0.1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CYCLES)
+def test_cycles_in_passes_end_as_with_single_sweeps(name, passes, monkeypatch, tmp_path):
+    """Also by norms of changes, and in a march each step of which begins where the last ended."""
+    grid, walls, solver, time = CYCLES[name]
+    tiling = partial(SMALL_TILES, depth=(5, 5, 5))
+    monkeypatch.setattr(heatsolve.backends.host.numba, "Tiling", tiling)
+    march = {"time": time, "initial": 'temperature = "sin(3*x)*y"'} if time else {}
+    model = "steady = false" if time else ""
+    text = case_text(grid, walls, "x", f"method = 'multigrid'\n{solver}", model, **march)
+    case = parse(text, "case")
+    for backend in ("numpy", "numba"):
+        run(case, backend, tmp_path / f"{backend}.h5")
+    assert max(passes) > 1
+    assert_same(tmp_path / "numba.h5", tmp_path / "numpy.h5", name)
 
 
 @pytest.mark.few(2)

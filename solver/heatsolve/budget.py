@@ -82,12 +82,14 @@ def budget_of(
     if processes > 1 or stretch > 1.0:
         alone = _moved(alone, grid)
     backend = CountingBackend(machine, stretch)
+    if processes > 1:
+        backend.join(lambda registers: registers)
     with np.errstate(all="ignore"):
         problem = make_model(alone, backend, grid=grid)
         work = _iteration(problem) if case.time is None else _step(problem, time_steps)
     times = math.prod(block.shape) / math.prod(grid.shape)
     one = math.prod(block.shape) * machine.dtype.itemsize
-    arrays = times * backend.tally.most
+    arrays = times * backend.tally.most + sum(backend.tally.rooms.values())
     if machine.on_device and processes > 1 and method_name(case) in ("multigrid", "mgcg"):
         arrays += WIDE_LEVELS * one
     host = times * _bytes_on_host(problem) + 2 * len(case.written) * one

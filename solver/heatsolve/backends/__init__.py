@@ -298,6 +298,11 @@ class Backend(ABC):
         self.combine = combine
         self.lookahead = 1
 
+    @property
+    def joined(self) -> bool:
+        """Whether other processes share the case."""
+        return self.combine is not _alone
+
     def connect(self, ranks: Any, name: str) -> tuple[Link | None, str]:
         """The link "peer" or "nccl" between the devices of these processes, or the reason why there
         is none; all processes call this together."""
@@ -647,6 +652,10 @@ class Backend(ABC):
         The result changes no bits.
         """
         return 1
+
+    def room_of_pass(self, extents: tuple[int, ...], levels: int, tape: Tape) -> int:
+        """Bytes that a pass of `levels` sweeps keeps besides arrays."""
+        return 0
 
     def fused_sweeps(self, sweeps: SweepSequence, new: Any, counted: Region) -> None:
         """new = the result of several sweeps, each from the result of the sweep before; u is kept.

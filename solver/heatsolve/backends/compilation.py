@@ -14,7 +14,7 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -98,10 +98,17 @@ def load_or_make_all(
     def mixed(files: Mapping[str, Callable[[], bytes]]) -> list[tuple[str, Callable[[], bytes]]]:
         return order.sample(list(files.items()), len(files))
 
-    with ThreadPoolExecutor(len(cores())) as pool:
-        coming = {name: pool.submit(load_or_make, name, make) for name, make in mixed(in_threads)}
-        made = {name: load_or_make(name, make) for name, make in mixed(here)}
+    pool = ThreadPoolExecutor(len(cores()))
+    coming: dict[str, Future[bytes]] = {}
+    try:
+        with suppress(RuntimeError):  # there may be too many threads
+            for name, make in mixed(in_threads):
+                coming[name] = pool.submit(load_or_make, name, make)
+        left = {name: make for name, make in in_threads.items() if name not in coming}
+        made = {name: load_or_make(name, make) for name, make in mixed({**here, **left})}
         return made | {name: future.result() for name, future in coming.items()}
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def read(name: str) -> bytes | None:

@@ -9,7 +9,7 @@ import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -66,11 +66,15 @@ class _View(Counted):
 
 @dataclass
 class Tally:
-    """Bytes of the arrays that exist, the most bytes at any time, and calls of kernels."""
+    """Bytes of the arrays that exist, the most bytes at any time, and calls of kernels.
+
+    `rooms`: the bytes that each kind of pass keeps besides arrays, by its sweeps and its extents.
+    """
 
     bytes: int = 0
     most: int = 0
     calls: int = 0
+    rooms: dict[Any, int] = field(default_factory=dict)
 
     def take(self, count: int) -> None:
         self.bytes += count
@@ -196,8 +200,11 @@ class CountingBackend(NumpyBackend):
         # A sweep of a field that stays on the chip takes at least half the time of a call.
         calls = 1 if len(kinds) <= MOST_FUSED else len(kinds) // 2
 
-        def run(*args: Any) -> None:
+        def run(new: Any, u: Any, region: Region, *others: Any) -> None:
             self.tally.calls += calls
+            extents = tuple([round((high - low) * self._stretch) for low, high in region])
+            key = point, signature, kinds, extents
+            self.tally.rooms[key] = self.machine.room_of_pass(extents, len(kinds), tape)
 
         return run
 

@@ -101,14 +101,20 @@ class Later:
 
     file: str
     make: Callable[[], bytes]
-    name: str
-    bytes_shared: int
+    load: Callable[[bytes], Compiled]
     alone: bool
     queue: Compiled | None = None
 
     def __call__(self, launch: Launch, args: tuple[Any, ...]) -> None:
-        assert self.queue is not None
+        if self.queue is None:  # an error came between
+            self.queue = self.load(made_now(self.file, self.make))
         self.queue(launch, args)
+
+
+def made_now(file: str, make: Callable[[], bytes]) -> bytes:
+    """The code of a file that is not in the cache."""
+    with compiling():
+        return load_or_make(file, make)
 
 
 class DeviceBackend(Backend):
@@ -261,24 +267,28 @@ class DeviceBackend(Backend):
 
         `alone`: whether no two threads can use the compiler at once.
         """
+
+        def load(code: bytes) -> Compiled:
+            return self._loaded(code, name, bytes_shared)
+
         code = read(file)
         if code is None and self._later is not None:
-            self._later.append(Later(file, make, name, bytes_shared, alone))
+            self._later.append(Later(file, make, load, alone))
             return self._later[-1]
-        if code is None:
-            with compiling():
-                code = load_or_make(file, make)
-        return self._loaded(code, name, bytes_shared)
+        return load(made_now(file, make) if code is None else code)
 
     @contextmanager
     def compiling_at_once(self) -> Iterator[None]:
-        """At the end of this context the kernels found in it are compiled, several at a time."""
+        """At the end of this context the kernels met in it are compiled, several at a time.
+
+        Work in it is recorded: a launch in it would compile its kernel at once.
+        """
         later: list[Later] = []
-        self._later = later
+        before, self._later = self._later, later
         try:
             yield
         finally:
-            self._later = None
+            self._later = before
         if not later:
             return
         alone, others = (
@@ -288,7 +298,7 @@ class DeviceBackend(Backend):
         with compiling():
             made = load_or_make_all(others, alone)
         for kernel in later:
-            kernel.queue = self._loaded(made[kernel.file], kernel.name, kernel.bytes_shared)
+            kernel.queue = kernel.load(made[kernel.file])
 
     @abstractmethod
     def _nvrtc(self) -> tuple[Any, Callable[[str, tuple[str, ...]], bytes]]:

@@ -123,7 +123,7 @@ class NumbaBackend(HostBackend):
         reach = radii(tape)
         assert reach is not None
         compiled: dict[bool, Any] = {}
-        levels, size, chunks = len(kinds), self.dtype.itemsize, self._chunks
+        levels, chunks = len(kinds), self._chunks
         numbered = np.array([KINDS[kind] for kind in kinds], np.int64)
         reals = [n - 1 for n, a in enumerate(signature.arguments) if isinstance(a, str)]
         arrays = [n - 1 for n, a in enumerate(signature.arguments) if n and not isinstance(a, str)]
@@ -148,8 +148,7 @@ class NumbaBackend(HostBackend):
                 compiled[threaded] = _load(source).loops
             self._wake(threaded)
             if extents not in room:
-                tile = self.tiling.tile(extents, levels, reach, size, chunks)
-                ring = self.tiling.ring_shape(tile, levels, reach, size)
+                tile, ring = self._tile_and_ring(extents, levels, reach)
                 terms = np.empty((chunks, tile[-1]))
                 room[extents] = tile, np.empty((chunks, *ring), self.dtype), terms
             tile, rings, terms = room[extents]
@@ -169,6 +168,20 @@ class NumbaBackend(HostBackend):
                     register[:] = accumulated[:, level]
 
         return run
+
+    def _tile_and_ring(
+        self, extents: tuple[int, ...], levels: int, reach: tuple[int, ...]
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The extents of a pass's tiles, and the shape of the rings of one tile."""
+        size = self.dtype.itemsize
+        tile = self.tiling.tile(extents, levels, reach, size, self._chunks)
+        return tile, self.tiling.ring_shape(tile, levels, reach, size)
+
+    def room_of_pass(self, extents: tuple[int, ...], levels: int, tape: Tape) -> int:
+        reach = radii(tape)
+        assert reach is not None
+        _, ring = self._tile_and_ring(extents, levels, reach)
+        return self._chunks * math.prod(ring) * self.dtype.itemsize
 
 
 def _reach(tape: Tape, signature: Signature) -> tuple[int, ...] | None:

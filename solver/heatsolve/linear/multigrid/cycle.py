@@ -76,7 +76,8 @@ class Multigrid(Pairwise):
         if norm is not None:
             norm.forget()
         # Full multigrid overwrites the given start.
-        copies = not self._swaps or self._overlapped is not None or (self._nested and number == 0)
+        keeps = self._swaps and self._finest.keeps_start and self._overlapped is None
+        copies = not keeps or (self._nested and number == 0)
         if change is not None and copies:
             self._old = self.system.like(self.solution(number), self._old)
         if norm is not None and norm.in_descent and norm.descended_after != number:
@@ -174,6 +175,8 @@ class Multigrid(Pairwise):
 
     def _newest(self, steps: int) -> Any:
         """The array of the finest level that holds the solution after these steps."""
+        if steps == 0 and self._nested and self._swaps:
+            return self._pair[1]  # the given array: full multigrid makes its start in the other one
         return self._pair[steps % 2 if self._swaps else 0]
 
     def solution(self, steps: int) -> Any:

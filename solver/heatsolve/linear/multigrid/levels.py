@@ -1,8 +1,9 @@
 """The levels of multigrid: the operations of a cycle on one grid of the hierarchy.
 
-A `SweptLevel` makes single sweeps. A `FusedLevel` makes each half of a cycle in one or two passes
-of the backend; an `OverlappedLevel` (see `overlap`) does so on several processes. The
-`CoarsestLevel` multiplies by the inverse of its matrix.
+A `SweptLevel` makes single sweeps, or on a host those of each half of a cycle in one pass. A
+`FusedLevel` makes each half of a cycle, its transfer included, in one or two passes of the backend;
+an `OverlappedLevel` (see `overlap`) does so on several processes. The `CoarsestLevel` multiplies by
+the inverse of its matrix.
 """
 
 from abc import ABC, abstractmethod
@@ -125,6 +126,8 @@ class Level(ABC):
     """Whether `solve_from_zero` gives the ghosts of its result, too."""
     swaps = False
     """Whether the result of a cycle is in `other`, not in the array `u` that it began with."""
+    keeps_start = False
+    """Whether a cycle that swaps leaves `u` as it was."""
 
     def __init__(self, plan: Plan):
         self.system, self.u, self.other = plan.system, plan.u, plan.other
@@ -184,7 +187,7 @@ class CoarsestLevel(Level):
 
 
 class SweptLevel(Level):
-    """A level above the coarsest one: it smooths, by single sweeps, and corrects.
+    """A level above the coarsest one: it smooths, by sweeps, and corrects.
 
     `descend` is pre-smoothing and restriction: the residual becomes b of the next level. `ascend`
     is interpolation of the next level's solution, in its `other`, and post-smoothing.
@@ -215,7 +218,7 @@ class SweptLevel(Level):
         for _ in range(cycles - 1):
             result = self.cycle(result, other, cycle_index)
             other = self.u if result is self.other else self.other
-        if result is not self.other:
+        if result is not self.other:  # an even number of cycles that swap
             self.system.like(result, self.other)
 
     def descend(self, u: Any, other: Any) -> Any:
@@ -418,7 +421,7 @@ class FusedLevel(SweptLevel):
     def __init__(self, plan: Plan, relaxation: Relaxation, coarse: Level, step: Step, legs: Legs):
         super().__init__(plan, relaxation, coarse, step)
         self._legs, self.passes = legs, legs.passes
-        self.swaps = not self.smoother.before and "go on" not in self.passes
+        self.keeps_start = self.swaps = not self.smoother.before and "go on" not in self.passes
 
     def fuse_norm(self, norm: Accumulator, restricts: bool) -> bool:
         return self._legs.fuse_norm(norm, restricts)

@@ -162,13 +162,14 @@ class Relaxation:
         return points_of(system.residual, system.diagonal, coloured, bool(self._inverse))
 
     def fuse(self, u: Any) -> bool:
-        """Make several sweeps in one pass from now on, if a host does so on arrays like u.
+        """Make the sweeps of each half of a cycle in one pass from now on, if possible.
 
-        Devices have legs of cycles instead, and join the sweeps of coarse levels.
+        Return whether it is: on the host of a single process, whose passes over arrays like u make
+        that many sweeps. Devices have legs of cycles instead, and join the sweeps of coarse levels.
         """
         halves = [half for half in (self.smoother.before, self.smoother.after) if half]
-        backend, divided = self.system.backend, self.system.halo.divided
-        self.in_passes = not (backend.on_device or divided) and all(
+        backend = self.system.backend
+        self.in_passes = not (backend.on_device or backend.joined) and all(
             backend.most_fused(self._sequence(u, half)) == len(half) for half in halves
         )
         return self.in_passes
