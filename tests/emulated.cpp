@@ -28,6 +28,7 @@ static void (*work)(void*);
 static void* given;
 static jmp_buf scheduler;
 static int now, live, of_block;
+static long moves;  // arrivals and ends: a round of a warp without any shows that it waits
 constexpr int BLOCK = 128;
 static int arrived[BLOCK + 1], turn[BLOCK + 1];  // of each warp; the last one is for the block
 struct Barrier { int threads, missing, turn; };
@@ -46,6 +47,7 @@ static void yield() {
 }
 static void meet(int group, int count) {
     const int mine = turn[group];
+    moves++;
     if (++arrived[group] == count) {
         arrived[group] = 0;
         turn[group]++;
@@ -56,6 +58,7 @@ void __syncthreads() { meet(BLOCK, live); }
 int block_of_cluster() { return now / of_block; }
 void arrive_at_cluster() {
     fibers[now].of_cluster = cluster.turn;
+    moves++;
     if (--cluster.missing == 0) cluster.missing = cluster.threads, cluster.turn++;
 }
 void await_cluster() {
@@ -64,6 +67,7 @@ void await_cluster() {
 void make_barrier(unsigned, int number, int threads) { barriers[number] = {threads, threads, 0}; }
 void arrive(unsigned, int number) {
     Barrier& b = barriers[number];
+    moves++;
     if (--b.missing < 0) __builtin_trap();  // more threads than it was made for
     if (b.missing == 0) b.missing = b.threads, b.turn++;
 }
@@ -99,9 +103,20 @@ void await_groups(int all_but) {
 static void entry() {
     work(given);
     fibers[now].done = true;
+    moves++;
     live--;
     _longjmp(scheduler, 1);
 }
+static void resume(int n) {
+    now = n;
+    threadIdx = {n % of_block, 0, 0};
+    if (_setjmp(scheduler)) return;
+    if (fibers[n].begun) _longjmp(fibers[n].here, 1);
+    fibers[n].begun = true;
+    setcontext(&fibers[n].start);
+}
+// A warp goes on for as long as it can, then the next one does; if copies come late, the last warp
+// is the first. So warps that should wait for each other and do not are as far apart as they may be.
 void run_block(int threads, int blocks, void (*kernel)(void*), void* operands) {
     of_block = threads;
     threads *= blocks;
@@ -120,17 +135,16 @@ void run_block(int threads, int blocks, void (*kernel)(void*), void* operands) {
         fiber.start.uc_stack.ss_size = STACK;
         makecontext(&fiber.start, entry, 0);
     }
+    const int warps = (threads + 31) / 32;
     for (bool any = true; any;) {
         any = false;
-        for (volatile int n = 0; n < threads; n++) {
-            if (fibers[n].done) continue;
-            any = true;
-            now = n;
-            threadIdx = {n % of_block, 0, 0};
-            if (_setjmp(scheduler)) continue;
-            if (fibers[n].begun) _longjmp(fibers[n].here, 1);
-            fibers[n].begun = true;
-            setcontext(&fibers[n].start);
+        for (int w = 0; w < warps; w++) {
+            const int first = 32 * (late ? warps - 1 - w : w), last = std::min(first + 32, threads);
+            for (long before = -1; before != moves;) {
+                before = moves;
+                for (int n = first; n < last; n++)
+                    if (!fibers[n].done) resume(n), any = true;
+            }
         }
     }
 }

@@ -1,8 +1,9 @@
 """Kernels of passes without a GPU: CUDA C as C++, a fiber for each thread of a block.
 
-A shuffle or a barrier lets the other threads run until all have come to it. Asynchronous copies
-arrive as early as they may, when they are begun, or as late as they may, when they are waited for:
-what is right in both ways does not depend on when they do.
+A shuffle or a barrier lets the other threads run until all have come to it. A warp is as far ahead
+of the others, or as far behind, as its waits allow. Asynchronous copies arrive as early as they
+may, when they are begun, or as late as they may, when they are waited for. A kernel that is right
+in both ways depends neither on the order of warps nor on the time of copies.
 """
 
 import ctypes
