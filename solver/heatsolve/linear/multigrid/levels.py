@@ -198,7 +198,9 @@ class SweptLevel(Level):
         self.smoother, self.coarse = relaxation.smoother, coarse
         self._relaxation, self._transfer = relaxation, step.transfer
         self._assembly, self._gathering = step.assembly, step.gathering
-        self.swaps = relaxation.fuse(self.u) and not self.smoother.before
+        relaxation.fuse(self.u)
+        before, after = map(relaxation.passes, (self.smoother.before, self.smoother.after))
+        self.swaps = (len(before) + len(after)) % 2 == 1
 
     def cycle(self, u: Any, other: Any, cycle_index: int) -> Any:
         return self.finish_cycle(self.descend(u, other), u, other, cycle_index)
@@ -229,12 +231,11 @@ class SweptLevel(Level):
 
     def descend_from_zero(self) -> Any:
         """`descend` from u = 0; return the array that holds u, or None if u is still 0."""
-        # The sweeps of `ascend` end in `other`: they are one pass, or an even number.
-        other, u = self.u, self.other
-        if self._relaxation.in_passes:
+        u, other = self.other, self.u
+        if len(self._relaxation.passes(self.smoother.after)) % 2:  # for `ascend` to end in `other`
             u, other = other, u
         if self.smoother.before:
-            self._relaxation.begin(other, u)
+            self._relaxation.begin(u, other)
         else:
             self.system.backend.sweep(fill, u, self.system.grid.interior, 0.0)
         self._restrict(u)

@@ -155,24 +155,28 @@ class Relaxation:
         self._relaxed, self._begun = self._points(smoother.coloured)
         # All sweeps of a level take a weight, or none does.
         self._plain = common == 1.0
-        self.in_passes = False
+        self._together = 1
 
     def _points(self, coloured: bool) -> tuple[Point, Point]:
         system = self.system
         return points_of(system.residual, system.diagonal, coloured, bool(self._inverse))
 
-    def fuse(self, u: Any) -> bool:
-        """Make the sweeps of each half of a cycle in one pass from now on, if possible.
+    def fuse(self, u: Any) -> None:
+        """Make several sweeps in a pass from now on, where a host gains from it on arrays like u.
 
-        Return whether it is: on the host of a single process, whose passes over arrays like u make
-        that many sweeps. Devices have legs of cycles instead, and join the sweeps of coarse levels.
+        It does if no other process shares the case. Each half of a cycle becomes as few passes as
+        possible. Devices have legs of cycles instead, and join the sweeps of coarse levels.
         """
-        halves = [half for half in (self.smoother.before, self.smoother.after) if half]
         backend = self.system.backend
-        self.in_passes = not (backend.on_device or backend.joined) and all(
-            backend.most_fused(self._sequence(u, half)) == len(half) for half in halves
-        )
-        return self.in_passes
+        if not (backend.on_device or backend.joined):
+            half = max(self.smoother.before, self.smoother.after, key=len)
+            most = backend.most_fused(self._sequence(u, half))
+            self._together = -(-len(half) // -(-len(half) // most))
+
+    def passes(self, sweeps: Sequence[Sweep]) -> list[Sequence[Sweep]]:
+        """The sweeps of each pass; each pass goes from one array into the other."""
+        together = self._together
+        return [sweeps[n : n + together] for n in range(0, len(sweeps), together)]
 
     def _sequence(self, u: Any, sweeps: Sequence[Sweep]) -> SweepSequence:
         system, none = self.system, [None] * len(sweeps)
@@ -181,18 +185,17 @@ class Relaxation:
         return SweepSequence(self._relaxed, u, system.grid.interior, stages, wraps, none)
 
     def smooth(self, old: Any, new: Any, sweeps: tuple[Sweep, ...]) -> Any:
-        """Make sweeps from one array into the other; return the array of the result.
+        """Make sweeps of the field in `old`; return the array of the result.
 
-        They are one pass, from `old` into `new`, or each goes from one array into the other and
-        exchanges ghosts before.
+        Each pass exchanges ghosts and goes from one array into the other.
         """
         system = self.system
-        if self.in_passes and len(sweeps) > 1:
-            system.halo.exchange(old)
-            system.backend.fused_sweeps(self._sequence(old, sweeps), new, system.grid.interior)
-            return new
-        for sweep in sweeps:
-            system.sweep(self._relaxed, new, old, system.b, *self._arguments(sweep))
+        for some in self.passes(sweeps):
+            if len(some) == 1:
+                system.sweep(self._relaxed, new, old, system.b, *self._arguments(some[0]))
+            else:
+                system.halo.exchange(old)
+                system.backend.fused_sweeps(self._sequence(old, some), new, system.grid.interior)
             old, new = new, old
         return old
 
@@ -215,12 +218,13 @@ class Relaxation:
         colours = tuple(int(sweep.colour) for sweep in sweeps)
         return self._points(False)[0], stages, colours
 
-    def begin(self, new: Any, old: Any) -> None:
-        """Pre-smooth from u = 0; the result is in `old`."""
+    def begin(self, u: Any, other: Any) -> None:
+        """Pre-smooth from u = 0, with the help of the array `other`."""
         system, (first, *others) = self.system, self.smoother.before
+        start, end = (other, u) if len(self.passes(others)) % 2 else (u, other)
         args = (system.grid.interior, system.b, *self._arguments(first))
-        system.backend.sweep(self._begun, new, *args)
-        self.smooth(new, old, tuple(others))
+        system.backend.sweep(self._begun, start, *args)
+        self.smooth(start, end, tuple(others))
 
 
 @cache
