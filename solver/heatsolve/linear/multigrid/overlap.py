@@ -24,7 +24,7 @@ from heatsolve.linear.multigrid.levels import FusedLevel, Legs, Level, Plan, Ste
 from heatsolve.linear.multigrid.partition import HostCoefficient
 from heatsolve.linear.multigrid.smoothers import Relaxation, Smoother
 from heatsolve.linear.multigrid.transfer import AxisTransfer, Transfer
-from heatsolve.parallel.halo import Halo
+from heatsolve.parallel.halo import Halo, replaced
 from heatsolve.stencil.grid import Grid
 from heatsolve.stencil.language import shifted, term_of
 
@@ -90,11 +90,22 @@ class Overlap:
         self.copy_own(overlapped, array)
         self.halo.exchange(overlapped)
 
+    @property
+    def of_block(self) -> Region:
+        """All points of the block's array, ghosts included."""
+        (low, high), *_ = self.own
+        return ((low - 1, high + 1), *[(0, extent) for extent in self.grid.shape[1:]])
+
     def copy_own(self, overlapped: Any, array: Any) -> None:
         """Copy an array of the block, ghosts included, into an overlapped array."""
-        (low, high), *_ = self.own
-        region = ((low - 1, high + 1), *[(0, extent) for extent in self.grid.shape[1:]])
-        self.backend.sweep(shifted, overlapped, region, array, *self._offsets(-1))
+        self.backend.sweep(shifted, overlapped, self.of_block, array, *self._offsets(-1))
+
+    def copy_ghosts(self, overlapped: Any, array: Any) -> None:
+        """Copy the ghosts of an array of the block into an overlapped array."""
+        for axis, (low, high) in enumerate(self.of_block):
+            for end in ((low, low + 1), (high - 1, high)):
+                region = replaced(self.of_block, axis, end)
+                self.backend.sweep(shifted, overlapped, region, array, *self._offsets(-1))
 
     def copy_whole(self, overlapped: Any, array: Any, count: int) -> None:
         """Copy all layers of an overlapped array from an array of the whole axis, which has `count`
@@ -333,7 +344,9 @@ class OverlappedLevel(FusedLevel):
         """
         self._overlap.copy_own(into, u)
         if not self.system.homogeneous:
-            self._overlap.copy_in(self.other if into is self.u else self.u, u)
+            other = self.other if into is self.u else self.u
+            self._overlap.copy_ghosts(other, u)
+            self.bring(other)
         self.copy_in_b(b)
 
     def copy_in_b(self, b: Any) -> None:
