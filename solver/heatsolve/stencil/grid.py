@@ -31,6 +31,12 @@ FEW = 5
 """The number of unknowns that a sample takes along an axis along which nothing varies."""
 
 
+def even_part(extent: int, most: int) -> int:
+    """The size of the parts into which an extent is cut evenly, each of at most `most` points."""
+    parts = -(-extent // max(1, most))
+    return -(-extent // parts)
+
+
 def slices(region: Region) -> tuple[slice, ...]:
     """The region of a NumPy array."""
     return tuple([slice(*bounds) for bounds in region])

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from heatsolve.backends import Signature
 from heatsolve.backends.host.numba_loops import KEPT, KEY, REDUCTIONS, python_expression
+from heatsolve.stencil.grid import even_part
 from heatsolve.stencil.language import INDEX_NAMES, change, term_of
 from heatsolve.stencil.trace import ARRAY, Tape, record, spelled
 
@@ -402,12 +403,6 @@ class Tiling:
             return levels - 1, inner
         middle = [n + 2 * levels * r for n, r in zip(tile[1:-1], reach[1:-1], strict=True)]
         return levels - 1, 2 * reach[0] + 1, *middle, inner
-
-
-def even_part(extent: int, most: int) -> int:
-    """The size of the parts into which an extent is cut evenly, each of at most `most` points."""
-    parts = -(-extent // max(1, most))
-    return -(-extent // parts)
 
 
 def ring_row(tile: int, levels: int, reach: int, size: int) -> int:

@@ -76,7 +76,7 @@ class Multigrid(Pairwise):
         if norm is not None:
             norm.forget()
         # Full multigrid overwrites the given start.
-        keeps = self._swaps and self._finest.keeps_start and self._overlapped is None
+        keeps = self._finest.keeps_start and self._overlapped is None
         copies = not keeps or (self._nested and number == 0)
         if change is not None and copies:
             self._old = self.system.like(self.solution(number), self._old)

@@ -127,7 +127,7 @@ class Level(ABC):
     swaps = False
     """Whether the result of a cycle is in `other`, not in the array `u` that it began with."""
     keeps_start = False
-    """Whether a cycle that swaps leaves `u` as it was."""
+    """Whether a cycle leaves `u` as it was; it then swaps."""
 
     def __init__(self, plan: Plan):
         self.system, self.u, self.other = plan.system, plan.u, plan.other

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from heatsolve.backends import SweepSequence
 from heatsolve.linear.stationary import inverse, inverse_of, of_colour, signs, variation
 from heatsolve.linear.system import System
+from heatsolve.stencil.grid import even_part
 from heatsolve.stencil.language import ONE, Point
 
 WEIGHTS = {1: 1.0, 2: 1.15, 3: 1.2}
@@ -171,7 +172,7 @@ class Relaxation:
         if not (backend.on_device or backend.joined):
             half = max(self.smoother.before, self.smoother.after, key=len)
             most = backend.most_fused(self._sequence(u, half))
-            self._together = -(-len(half) // -(-len(half) // most))
+            self._together = even_part(len(half), most)
 
     def passes(self, sweeps: Sequence[Sweep]) -> list[Sequence[Sweep]]:
         """The sweeps of each pass; each pass goes from one array into the other."""
