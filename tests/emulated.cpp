@@ -9,7 +9,7 @@
 #include "emulated.h"
 
 
-Triple threadIdx, blockIdx, blockDim;
+Triple threadIdx, blockIdx, blockDim, gridDim;
 alignas(16) unsigned char shared[1 << 18], memory[1 << 18], of_blocks[16][1 << 18];
 
 constexpr size_t STACK = 1 << 16;

@@ -16,7 +16,7 @@ struct alignas(8) float2 { float x, y; };
 inline double2 make_double2(double x, double y) { return {x, y}; }
 inline float2 make_float2(float x, float y) { return {x, y}; }
 struct Triple { int x, y, z; };
-extern Triple threadIdx, blockIdx, blockDim;
+extern Triple threadIdx, blockIdx, blockDim, gridDim;
 extern unsigned char shared[1 << 18], memory[1 << 18], of_blocks[16][1 << 18];
 
 void prepare(bool copies_come_late, unsigned char* of_shared_memory);

@@ -33,6 +33,7 @@ extern "C" void launch(
 ) {
     prepare(late, @SHARED@);
     blockDim = {threads, 1, 1};
+    gridDim = {x, y, z};
     auto kernel = [&] { sweeps(@NAMES@); };
     auto call = [](void* given) { (*static_cast<decltype(kernel)*>(given))(); };
     const int in_cluster = @CLUSTER@ ? x : 1;

@@ -130,7 +130,7 @@ class SimulatedBackend(DeviceBackend, HostBackend):
     def stored(self, values):
         return values.copy()
 
-    address = captured = aside = rejoin = _nvrtc = _loaded = _unknown
+    address = captured = in_line = aside = rejoin = _nvrtc = _loaded = _unknown
 
 
 SHAPES = {1: (20,), 2: (7, 19), 3: (5, 4, 9)}

@@ -87,6 +87,10 @@ class Pretending:
         self._waiting, self._delay = [], delay
 
     def exchange(self, leaving, arriving):
+        self.start(leaving, arriving)
+        self.rejoin()
+
+    def start(self, leaving, arriving):
         Pretending.clock += self._delay
         self._waiting = [self._comm.Isend(array.copy(), peer, 7) for array, peer in leaving]
         self._waiting += [self._comm.Irecv(array, peer, 7) for array, peer in arriving]

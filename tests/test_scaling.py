@@ -38,7 +38,7 @@ def record(ranks, seconds, kind="weak", counts=(100, 100), **more):
         "precision": "float64", "link": "MPI", "dims": [ranks, 1], "counts": list(counts),
         "periodic": [], "unknowns": unknowns, "seconds": seconds, "updates": 3.0 * unknowns,
         "bytes": 48.0 * unknowns, "waited": 0.25, "balance": 1.0,
-        "iterations": None, "launches": None, "halo": 1, "timeline": [],
+        "iterations": None, "steps": None, "launches": None, "halo": 1, "timeline": [],
         "sweeping": None, "exchanging": None,
         "machine": {"node": "n1", "nodes": 1, "cores": 2, "gpu": None}, **several, **more,
     }  # fmt: skip
@@ -138,6 +138,28 @@ def test_a_measured_march_chooses_its_steps_and_has_no_end():
     pause = work.pause
     assert (pause.number, work.unit) == (40, "step")
     assert pause.time > case.time.end
+
+
+def test_all_sizes_measure_the_same_steps_of_a_march(tmp_path, monkeypatch):
+    """Later steps of a flow may take more iterations; the launch with the fewest processes chooses
+    the steps."""
+    path = tmp_path / "2.json"
+    monkeypatch.setattr(scaling, "SECONDS_A_REPEAT", 1e-9)
+    arguments = ["taylor-green-3d", "weak", "512", "numpy"]
+    scaling.main([*arguments, str(path)])
+    before, count = json.loads(path.read_text())["steps"]
+    assert before > 0 and count == 1  # a choice of its own: a repeat is short
+    given = record(1, [1e-3], case="taylor-green-3d", steps=[5, 3])
+    (tmp_path / "1.json").write_text(json.dumps(given))
+    scaling.main([*arguments, str(path)])
+    assert json.loads(path.read_text())["steps"] == [5, 3]
+    measured = scaling.records(tmp_path, pytest.fail)
+    assert "more than one" not in "".join(scaling.differences(scaling.table(measured)[1:]))
+    other = [given, record(2, [1e-3], case="taylor-green-3d", steps=[6, 3])]
+    assert [*scaling.differences(scaling.table(other))] == [
+        "The numbers of processes were measured with more than one range of steps: "
+        "5 to 26 (1); 6 to 27 (2)"
+    ]
 
 
 @pytest.mark.parametrize("case", shipped())

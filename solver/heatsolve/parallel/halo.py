@@ -295,26 +295,33 @@ class Neighbours:
         if not self._packs:
             self._transport.start(self._within(arrays))
             return
-        pairs = self._pairs(arrays)
-        for array, side in pairs:
-            self._backend.sweep(shifted, side.leaving.array, side.packed, array, *side.from_edge)
-        self._transport.start([side for _, side in pairs])
+        self._transport.start(self._pack(arrays))
 
     def finish(self, *arrays: Any) -> None:
         if not self._packs:
             self._transport.finish(self._sides)
             return
-        pairs = self._pairs(arrays)
-        self._transport.finish([side for _, side in pairs])
-        for array, side in pairs:
-            self._backend.sweep(shifted, array, side.ghosts, side.arriving.array, *side.from_ghosts)
+        self._transport.finish([side for _, side in self._pairs(arrays)])
+        self._unpack(arrays)
 
     def exchange(self, *arrays: Any) -> None:
         if self._goes_as_it_is:
             self._transport.exchange(self._within(arrays))
             return
-        self.start(*arrays)
-        self.finish(*arrays)
+        self._transport.exchange(self._pack(arrays))
+        self._unpack(arrays)
+
+    def _pack(self, arrays: Sequence[Any]) -> "list[Side]":
+        """Fill the messages that leave; return all ends."""
+        pairs = self._pairs(arrays)
+        for array, side in pairs:
+            self._backend.sweep(shifted, side.leaving.array, side.packed, array, *side.from_edge)
+        return [side for _, side in pairs]
+
+    def _unpack(self, arrays: Sequence[Any]) -> None:
+        """Copy the messages that have arrived into ghosts."""
+        for array, side in self._pairs(arrays):
+            self._backend.sweep(shifted, array, side.ghosts, side.arriving.array, *side.from_ghosts)
 
     def _within(self, arrays: Sequence[Any]) -> list[Peer]:
         """Messages from and to the arrays themselves."""

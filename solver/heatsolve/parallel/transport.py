@@ -156,19 +156,29 @@ class QueuedTransport(Transport):
         return Message(array, array)
 
     def start(self, peers: Sequence[Peer]) -> None:
-        # Links pair messages by order, and both sides may face the same process: a message that
-        # leaves here below arrives there above.
-        leaving, arriving = (sorted(peers, key=lambda peer: peer.tags[n]) for n in (0, 1))
-        self.link.exchange(
-            [(peer.leaving.array, peer.rank) for peer in leaving],
-            [(peer.arriving.array, peer.rank) for peer in arriving],
-        )
+        self.link.start(*_parcels(peers))
+
+    def exchange(self, peers: Sequence[Peer]) -> None:
+        self.link.exchange(*_parcels(peers))
 
     def finish(self, peers: Sequence[Peer]) -> None:
         self.link.rejoin()
 
     def gather(self, leaving: Message, arriving: Message) -> None:
         self.link.gather(leaving.array, arriving.array)
+
+
+def _parcels(peers: Sequence[Peer]) -> tuple[list[tuple[Any, int]], list[tuple[Any, int]]]:
+    """The arrays that leave and that arrive, each with the process that it goes to or comes from.
+
+    Links pair messages by their order, and both sides may face the same process: a message that
+    leaves here below arrives there above.
+    """
+    leaving, arriving = (sorted(peers, key=lambda peer: peer.tags[n]) for n in (0, 1))
+    return (
+        [(peer.leaving.array, peer.rank) for peer in leaving],
+        [(peer.arriving.array, peer.rank) for peer in arriving],
+    )
 
 
 def transport_of(ranks: Ranks, backend: Backend, wanted: str = "auto") -> Transport:

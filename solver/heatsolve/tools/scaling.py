@@ -34,6 +34,7 @@ from pydantic import (
     ConfigDict,
     Field,
     NonNegativeFloat,
+    NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     ValidationError,
@@ -304,11 +305,12 @@ class Worker:
 
     A solve begins from the initial field and makes all checks to the tolerance; a march chooses
     its steps, and checks them, as in a run, but has no end. `unit` is the name of the unit;
-    `iterations`: of a solve; `pause`: the present one of a march.
+    `made`: the steps or iterations so far; `iterations`: of a solve; `pause`: the present one of a
+    march.
     """
 
     def __init__(self, problem: Model):
-        self._problem, self._made = problem, 0
+        self._problem, self.made = problem, 0
         self.iterations: int | None = None
         case = problem.case
         if case.time is not None:
@@ -330,11 +332,11 @@ class Worker:
             self._start = problem.sweeps.like(self._field)
 
     def _steps(self, count: int) -> None:
-        self._made += count
-        self.pause = self._march.send(Until(self._made))
+        self.made += count
+        self.pause = self._march.send(Until(self.made))
 
     def _iterate(self, count: int) -> None:
-        self._made = self._method.march(self._made, self._made + count)
+        self.made = self._method.march(self.made, self.made + count)
 
     def _solves(self, count: int) -> None:
         problem = self._problem
@@ -355,8 +357,13 @@ class Worker:
         return method, criterion
 
 
-def measure(case: Case, kind: str, backend: str | None, ranks: Ranks) -> dict[str, Any]:
+def measure(
+    case: Case, kind: str, backend: str | None, ranks: Ranks, steps: Sequence[int] | None = None
+) -> dict[str, Any]:
     """The record of this size; all processes together.
+
+    A march takes longer where its steps take more iterations, so all sizes should measure the same
+    `steps`: the number before the first repeat, and the number of a repeat (None: chosen here).
 
     `seconds`: the time of a unit of work on the slowest process, for each repeat. `updates`,
     `bytes`: of a unit, over all processes; `launches`: of a unit, on a GPU, one process.
@@ -378,12 +385,18 @@ def measure(case: Case, kind: str, backend: str | None, ranks: Ranks) -> dict[st
         machine.sync()
         return time_of(ranks, units) / count
 
-    count = 1
-    timed(count)
-    for share in WARM_UP:
-        count = max(1, int(share * SECONDS_A_REPEAT / max(timed(count), 1e-7)))
-    while (longer := int(SECONDS_A_REPEAT / max(timed(count), 1e-7))) > 2 * count:
-        count = longer  # something was compiled or recorded in the run before
+    marches = work.unit == "step"
+    if marches and steps is not None:
+        before, count = steps
+        timed(before)
+    else:
+        count = 1
+        timed(count)
+        for share in WARM_UP:
+            count = max(1, int(share * SECONDS_A_REPEAT / max(timed(count), 1e-7)))
+        while (longer := int(SECONDS_A_REPEAT / max(timed(count), 1e-7))) > 2 * count:
+            count = longer  # something was compiled or recorded in the run before
+        before = work.made
     machine.points_updated = machine.bytes_moved = machine.launches = 0
     transport.restart_clocks()
     seconds = [timed(count) for _ in range(REPEATS)]
@@ -398,7 +411,8 @@ def measure(case: Case, kind: str, backend: str | None, ranks: Ranks) -> dict[st
         "dims": list(reversed(problem.dims)), "counts": list(case.grid.counts),
         "periodic": list(case.grid.periodic), "halo": problem.halo.depth,
         "unknowns": problem.whole.all_unknowns, "seconds": seconds,
-        "iterations": work.iterations, "launches": launches,
+        "iterations": work.iterations, "steps": [before, count] if marches else None,
+        "launches": launches,
         "updates": updates, "bytes": moved, "waited": cost.waited, "balance": cost.balance,
         "latency": latency, "bandwidth": bandwidth,
         "machine": {"node": platform.node(), "nodes": len(set(ranks.gather(platform.node()))),
@@ -462,8 +476,8 @@ class Size:
 
     `throughput`, `lowest`, `highest`: unknowns a second of one process, in the median, the slowest
     and the fastest repeat. `waited`: the share of the time that is spent only on waiting.
-    `iterations`: of a solve; `launches`: of a unit, on a GPU; `halo`: layers of an exchange.
-    `sweeping`, `exchanging`: seconds in which the mean process sweeps, and only exchanges.
+    `iterations`: of a solve; `steps`: of a march; `launches`: of a unit, on a GPU; `halo`: layers
+    of an exchange. `sweeping`, `exchanging`: seconds in which the mean process sweeps, and only exchanges.
     """
 
     ranks: int
@@ -479,6 +493,7 @@ class Size:
     waited: float | None
     balance: float
     iterations: int | None
+    steps: str | None
     launches: float | None
     halo: int
     link: str
@@ -520,6 +535,7 @@ class Record(BaseModel):
     waited: float | None
     balance: PositiveFloat
     iterations: PositiveInt | None = None
+    steps: tuple[NonNegativeInt, PositiveInt] | None = None
     launches: NonNegativeFloat | None = None
     halo: PositiveInt = 1
     latency: PositiveFloat | None = None
@@ -577,15 +593,16 @@ def machine_name(record: Mapping[str, Any]) -> str:
 
 
 def differences(sizes: Sequence[Size]) -> Iterator[str]:
-    """A sentence for each of backend, precision, machine and number of iterations in which the
-    sizes differ: they do not measure scaling alone then."""
-    for what in ("backend", "precision", "machine", "iterations"):
+    """A sentence for each of backend, precision, machine, number of iterations and steps in which
+    the sizes differ: they do not measure scaling alone then."""
+    for what in ("backend", "precision", "machine", "iterations", "steps"):
         ranks: dict[str, list[str]] = {}
         for size in sizes:
             ranks.setdefault(getattr(size, what), []).append(str(size.ranks))
         if len(ranks) > 1:
             each = "; ".join(f"{name} ({', '.join(counts)})" for name, counts in ranks.items())
-            many = f"number of {what}" if what == "iterations" else what
+            names = {"iterations": "number of iterations", "steps": "range of steps"}
+            many = names.get(what, what)
             yield f"The numbers of processes were measured with more than one {many}: {each}"
 
 
@@ -602,12 +619,17 @@ def table(measured: Sequence[dict[str, Any]]) -> list[Size]:
             share / seconds, share / max(times), share / min(times), share / seconds / reference,
             record["updates"] / seconds, record["bytes"] / seconds,
             record["waited"], record["balance"],
-            record["iterations"], record["launches"], record["halo"],
+            record["iterations"], _range_of(record["steps"]), record["launches"], record["halo"],
             record["link"] if ranks > 1 else "",
             record["sweeping"], record["exchanging"],
             record["backend"], record["precision"], machine_name(record),
         ))  # fmt: skip
     return sizes
+
+
+def _range_of(steps: Sequence[int] | None) -> str | None:
+    """The steps that the repeats of a march make: "92 to 582"."""
+    return f"{steps[0]} to {steps[0] + REPEATS * steps[1]}" if steps else None
 
 
 def write(folder: Path, measured: Sequence[dict[str, Any]]) -> list[Path]:
@@ -814,6 +836,17 @@ def write_jobs(study: Study, counts: Sequence[int], ranks_per_node: int, time: s
     return paths
 
 
+def _steps_of(path: Path, case: Case, kind: str) -> Sequence[int] | None:
+    """The steps that the study's launch with the fewest processes has measured, if it has fewer
+    than the launch of this record."""
+    try:
+        fewest = records(path.parent, lambda sentence: None)[0]
+    except InputError:
+        return None
+    of_study = (fewest["case"], fewest["kind"]) == (case.name, kind)
+    return fewest["steps"] if of_study and fewest["ranks"] < int(path.stem) else None
+
+
 def main(arguments: Sequence[str]) -> None:
     """Measure, and let rank 0 write the record; an error ends all processes with its code."""
     source, kind, per_rank, backend, path, *overrides = arguments
@@ -825,7 +858,8 @@ def main(arguments: Sequence[str]) -> None:
         if case.parallel.threads is None:  # one thread for any number of processes: comparable
             case = case.altered(parallel={"threads": 1})
         with locating(case):
-            record = measure(case, kind, named, ranks)
+            steps = _steps_of(Path(path), case, kind) if ranks.rank == 0 else None
+            record = measure(case, kind, named, ranks, ranks.gather(steps)[0])
             if ranks.rank == 0:  # before a time line, for which memory may be too small
                 write_json(Path(path), record)
             record |= time_line(case, named, ranks, statistics.median(record["seconds"]))

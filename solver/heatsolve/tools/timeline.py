@@ -106,6 +106,10 @@ def clocked(machine: Backend) -> Clock:
         def _make(self, calls: Iterable[tuple[Callable[..., Any], Any]]) -> None:
             super()._make([(clock.of(call), args) for call, args in calls])
 
+        def in_line(self, work: Callable[[int], None]) -> None:
+            with clock.naming(EXCHANGE):
+                super().in_line(work)
+
         def aside(self, work: Callable[[int], None]) -> None:
             with clock.naming(None):  # the second stream tells the time
                 super().aside(lambda stream: clock.call(EXCHANGE, work, stream))

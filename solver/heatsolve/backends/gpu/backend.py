@@ -528,6 +528,10 @@ class DeviceBackend(Backend):
         return "" if self.link is None else self.link.failure
 
     @abstractmethod
+    def in_line(self, work: Callable[[int], None]) -> None:
+        """Queue `work` between earlier and later work; it takes the handle of the stream."""
+
+    @abstractmethod
     def aside(self, work: Callable[[int], None]) -> None:
         """Queue `work` on a second stream: after earlier work, beside later work until `rejoin`.
 

@@ -138,6 +138,10 @@ class CupyBackend(DeviceBackend):
         return array.data.ptr
 
     @queued
+    def in_line(self, work: Callable[[int], None]) -> None:
+        work(self._cupy.cuda.get_current_stream().ptr)
+
+    @queued
     def aside(self, work: Callable[[int], None]) -> None:
         self._forked.record()
         self._side.wait_event(self._forked)

@@ -43,6 +43,10 @@ class Link(ABC):
         self._backend, self.size = backend, size
 
     def exchange(self, leaving: Parcels, arriving: Parcels) -> None:
+        """Queue transfers after all earlier work and before all later work."""
+        self._backend.in_line(self._transfers(leaving, arriving))
+
+    def start(self, leaving: Parcels, arriving: Parcels) -> None:
         """Queue transfers after all earlier work; later work until `rejoin` may run beside them."""
         self._backend.aside(self._transfers(leaving, arriving))
 
@@ -51,7 +55,7 @@ class Link(ABC):
         """A call that queues transfers in the stream of a handle, perhaps during its capture."""
 
     def rejoin(self) -> None:
-        """Queue all later work after the exchanges."""
+        """Queue all later work after the transfers that were started."""
         self._backend.rejoin()
 
     @abstractmethod
@@ -107,8 +111,7 @@ class Nccl(Link):
             with failing():
                 self._communicator.allGather(*args)
 
-        self._backend.aside(work)
-        self.rejoin()
+        self._backend.in_line(work)
 
 
 @contextmanager

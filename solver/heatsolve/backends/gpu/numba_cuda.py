@@ -459,6 +459,10 @@ class CudaBackend(DeviceBackend):
         return queue
 
     @queued
+    def in_line(self, work: Callable[[int], None]) -> None:
+        work(int(self._handle))
+
+    @queued
     def aside(self, work: Callable[[int], None]) -> None:
         driver = self._driver
         checked(driver.cuEventRecord(self._forked, self._handle))

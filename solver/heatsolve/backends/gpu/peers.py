@@ -131,7 +131,6 @@ class PeerMemory(Link):
         # The same kernel copies this process's own part.
         leaving = [*[(mine, peer) for peer in others], (mine, rank)]
         self.exchange(leaving, [*[(part(peer), peer) for peer in others], (part(rank), rank)])
-        self.rejoin()
 
     @property
     def waited(self) -> float:

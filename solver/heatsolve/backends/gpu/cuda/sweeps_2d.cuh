@@ -347,6 +347,20 @@ __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j
 #endif
 }
 
+// The strips of a block, and its piece of the rows.
+struct Place {
+    int beside, below;
+};
+
+// Strips at the sides take longest, so blocks begin with them.
+__device__ Place place_of_block() {
+    const int across = gridDim.x, down = gridDim.y, number = blockIdx.y * across + blockIdx.x;
+    if (across < 3) return {int(blockIdx.x), int(blockIdx.y)};
+    if (number < 2 * down) return {number % 2 * (across - 1), number / 2};
+    const int inner = number - 2 * down;
+    return {1 + inner % (across - 2), inner / (across - 2)};
+}
+
 extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     sweeps(const integer* gate, PARAMETERS, integer low_i, integer high_i, integer low_j,
            integer high_j, integer count_low_i, integer count_high_i, integer count_low_j,
@@ -362,10 +376,11 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     extern __shared__ __align__(16) unsigned char shared[];
     // A shuffle tells the compiler that the number is the same in all lanes.
     const int warp = __shfl_sync(EVERY_LANE, int(threadIdx.x >> 5), 0);
-    const int first = (region_j.low & ~1) + (blockIdx.x * WARPS + warp) * STRIP;
+    const Place place = place_of_block();
+    const int first = (region_j.low & ~1) + (place.beside * WARPS + warp) * STRIP;
     if (first >= LAST(j)) return;
     const int column = first - HALO;
-    const int top = EVEN ? region_i.low & ~1 : region_i.low, piece = blockIdx.y * int(rows);
+    const int top = EVEN ? region_i.low & ~1 : region_i.low, piece = place.below * int(rows);
     const int begin = top + max(piece - int(fewer), 0);
     const int end = min(top + piece + int(rows) - int(fewer), LAST(i));
     const int share = ((RING + KEPT * KEPT_ROWS) * C + COARSE) * 32;
