@@ -477,7 +477,8 @@ class Size:
     `throughput`, `lowest`, `highest`: unknowns a second of one process, in the median, the slowest
     and the fastest repeat. `waited`: the share of the time that is spent only on waiting.
     `iterations`: of a solve; `steps`: of a march; `launches`: of a unit, on a GPU; `halo`: layers
-    of an exchange. `sweeping`, `exchanging`: seconds in which the mean process sweeps, and only exchanges.
+    of an exchange. `sweeping`, `exchanging`: seconds in which the mean process sweeps, and only
+    exchanges.
     """
 
     ranks: int
