@@ -280,10 +280,10 @@ def growth(block: Sequence[int], ranks: int, on_device: bool) -> tuple[int, ...]
 
 REPEATS = 7
 SECONDS_A_REPEAT = 0.5
-WARM_UP = (0.02, 0.2, 1.0)
-"""Warm-up runs, in shares of a repeat, then whole ones until one takes half a repeat: each is as
-many units long as the time of the run before it tells. They make connections, compile and record
-graphs, and do not count."""
+WARM_UP = (0.02, 0.2, *[1.0] * 10)
+"""Warm-up runs, in shares of a repeat, until the times of a unit in two runs differ by less than a
+factor of two: each is as many units long as the time of the run before it tells. They make
+connections, compile and record graphs, and do not count."""
 MESSAGES = (64, 1 << 20)
 """Elements of the messages that tell the latency and the bandwidth of a transport."""
 EXCHANGES = 20
@@ -390,17 +390,17 @@ def measure(
         before, count = steps
         timed(before)
     else:
-        count = 1
-        timed(count)
+        seconds = timed(1)
         for share in WARM_UP:
-            count = max(1, int(share * SECONDS_A_REPEAT / max(timed(count), 1e-7)))
-        while (longer := int(SECONDS_A_REPEAT / max(timed(count), 1e-7))) > 2 * count:
-            count = longer  # something was compiled or recorded in the run before
+            count = max(1, int(share * SECONDS_A_REPEAT / max(seconds, 1e-7)))
+            last, seconds = seconds, timed(count)
+            if share == 1.0 and max(last, seconds) < 2.0 * min(last, seconds):
+                break  # else something was compiled or recorded in one of the two runs
         before = work.made
     machine.points_updated = machine.bytes_moved = machine.launches = 0
     transport.restart_clocks()
-    seconds = [timed(count) for _ in range(REPEATS)]
-    cost = shares(problem, count * sum(seconds))
+    repeats = [timed(count) for _ in range(REPEATS)]
+    cost = shares(problem, count * sum(repeats))
     work_done = ranks.gather((machine.points_updated, machine.bytes_moved))
     updates, moved = (sum(each) / (count * REPEATS) for each in zip(*work_done, strict=True))
     launches = machine.launches / (count * REPEATS) if machine.on_device else None
@@ -410,7 +410,7 @@ def measure(
         "precision": case.solver.precision, "unit": work.unit, "link": transport.name(machine),
         "dims": list(reversed(problem.dims)), "counts": list(case.grid.counts),
         "periodic": list(case.grid.periodic), "halo": problem.halo.depth,
-        "unknowns": problem.whole.all_unknowns, "seconds": seconds,
+        "unknowns": problem.whole.all_unknowns, "seconds": repeats,
         "iterations": work.iterations, "steps": [before, count] if marches else None,
         "launches": launches,
         "updates": updates, "bytes": moved, "waited": cost.waited, "balance": cost.balance,

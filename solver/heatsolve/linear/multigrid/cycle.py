@@ -88,6 +88,8 @@ class Multigrid(Pairwise):
         else:
             self._bring(*self._copy_in(number))
         (self._replayed_cycle(number) if number or not self._nested else self._full)()
+        if self._overlapped is not None:
+            self._overlapped.is_newer = True
         if norm is not None:
             norm.valid_after = number + 1
             norm.descended_after = number + 1 if norm.in_descent else None
@@ -154,8 +156,7 @@ class Multigrid(Pairwise):
         exchanged: b, or none."""
         if (level := self._overlapped) is None:
             return ()
-        there = level.is_copied_in
-        level.is_copied_in = level.is_newer = True
+        there, level.is_copied_in = level.is_copied_in, True
         if there:
             return ()
         if self._own:
