@@ -1,9 +1,9 @@
 """Levels of multigrid whose blocks overlap, so that a pass makes many sweeps for one exchange.
 
-The arrays of a process hold layers of its neighbours' blocks, too: as many as the sweeps of half a
-cycle spoil, one layer for each sweep, because the outermost layer is not updated. The process then
-works on its block and these layers as if there were no other process, and its own points get the
-values of a run on one process.
+The arrays of a process hold layers of its neighbours' blocks, too: as many as the sweeps of a cycle
+spoil, one layer for each sweep, because the outermost layer is not updated. The process then works
+on its block and these layers as if there were no other process, and its own points get the values
+of a run on one process. A correction, which is right in some layers, too, is not exchanged.
 
 Blocks overlap along the slowest axis only, where they are slabs and the backend makes half a cycle
 in one pass. For single sweeps, an exchange before each costs less than sweeps of neighbours'
@@ -11,7 +11,7 @@ layers.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -28,22 +28,49 @@ from heatsolve.parallel.halo import Halo, replaced
 from heatsolve.stencil.grid import Grid
 from heatsolve.stencil.language import shifted, term_of
 
-MIN_THICKNESS = 4
+MIN_THICKNESS = 3
 """The least thickness of a block, in multiples of the layers of its overlap."""
+MOST_ELEMENTS = 1 << 17
+"""The most elements of further layers that are computed and sent to save an exchange on the next
+level: to send and to compute them takes less than half the time of an exchange (H200)."""
 PERIODIC_START = 2
 """The number given to a block's first unknown on a periodic axis: even, and away from the ends."""
 
 
-def layers_of(smoother: Smoother, finest: bool = False) -> int:
-    """The layers that an overlap needs: the larger of the numbers that descent and ascent spoil.
+def layers_of(smoothers: Sequence[Smoother]) -> Iterator[int]:
+    """The layers that the overlap of each level needs, from the finest level on.
 
     Each sweep spoils one layer. The residual at a point reads one layer more, its restriction two
-    points below the block; on the finest level the residual after the ascent is wanted for its
-    norm, unless there is no pre-smoothing: the descent then adds it. The outermost layer holds no
+    points below the block. On the finest level the residual after the ascent is wanted for its
+    norm, unless there is no pre-smoothing: the descent then adds it. On other levels the result is
+    wanted in the layers from which the next finer level is corrected. The outermost layer holds no
     unknowns, so it gets no correction.
     """
-    before, after = len(smoother.before), len(smoother.after)
-    return max(before + 3, before + after + finest, after + 1)
+    wanted = 1 if smoothers[0].before else 0
+    for smoother in smoothers:
+        before, corrected = len(smoother.before), wanted + len(smoother.after)
+        yield max(before + 3, before + corrected, corrected + 1)
+        wanted = (corrected + 1) // 2 + 1
+
+
+def with_layers_below(plans: Sequence[Plan], smoothers: Sequence[Smoother]) -> list[int]:
+    """The layers of each level if the levels of these plans overlap, so that few need exchanges.
+
+    If a level has enough layers, restriction finds all layers of the next level's b: two layers
+    for each, and the layers that the descent spoils.
+    """
+    layers = list(layers_of(smoothers))
+    for number in reversed(range(len(plans) - 1)):
+        wide, layer = _layers_for(layers[number + 1], smoothers[number]), plans[number].u.shape[1:]
+        few = (wide - layers[number]) * math.prod(layer) <= MOST_ELEMENTS
+        if few and are_slabs(plans[number], MIN_THICKNESS * wide):
+            layers[number] = max(layers[number], wide)
+    return layers
+
+
+def _layers_for(below: int, smoother: Smoother) -> int:
+    """The layers from which restriction finds `below` layers of the next level's b."""
+    return 2 * below + len(smoother.before) + 3
 
 
 @dataclass(frozen=True)
@@ -155,7 +182,7 @@ class OverlappedPlan:
 
     `plan` has the arrays of the `overlap`. `interior` is the region of the unknowns in arrays of
     the block. The passes restrict to `b` and interpolate from `other`, which are arrays of the next
-    level with the overlap `below`.
+    level with the overlap `below`; `finds_layers`: whether restriction finds enough layers of b.
     """
 
     plan: Plan
@@ -165,6 +192,7 @@ class OverlappedPlan:
     legs: Legs
     overlap: Overlap
     below: Overlap
+    finds_layers: bool
     b: Any
     other: Any
 
@@ -174,14 +202,23 @@ def overlapped_plans(
 ) -> list[OverlappedPlan]:
     """The plans of the finest levels, above the first that cannot overlap (asks all processes)."""
     result: list[OverlappedPlan] = []
-    pairs = zip(pairwise(plans), steps, pairwise(smoothers), strict=True)
-    for (fine, coarse), step, (smoother, next_smoother) in pairs:
-        if step.gathering is not None:
-            coarse = step.gathering.plan
-        layers, backend = layers_of(smoother, finest=not result), fine.system.backend
-        if not (step.is_in_blocks and can_overlap(fine, coarse, step, layers)):
+    count, least = 0, list(layers_of(smoothers))
+    blocks = [
+        plan if step.gathering is None else step.gathering.plan
+        for plan, step in zip(plans[1:], steps, strict=True)
+    ]
+    while count < len(steps) and steps[count].is_in_blocks:
+        pair = plans[count], blocks[count]
+        if not can_overlap(*pair, steps[count], least[count : count + 2]):
             break
-        overlap, below = Overlap.of(fine, layers), Overlap.of(coarse, layers_of(next_smoother))
+        count += 1
+    layers = with_layers_below(plans[:count], smoothers)
+    width, backend = 0, plans[0].system.backend
+    for number in range(count):
+        fine, coarse, step = plans[number], blocks[number], steps[number]
+        width = max(layers[number], width // 2 + 2)  # room for all that restriction finds
+        next_width = max(layers[number + 1], width // 2 + 2)
+        overlap, below = Overlap.of(fine, width), Overlap.of(coarse, next_width)
         grid, shape = overlap.grid, backend.padded(overlap.grid.shape)
         if result:
             b, other = result[-1].b, result[-1].other
@@ -191,7 +228,7 @@ def overlapped_plans(
         coefficients = [overlap.widened(field) for field in fine.coefficients]
         args = fine.system, fine.partition, fine.metrics, coefficients, grid, Halo(grid, backend)
         plan = plan_of(*args, b, backend.zeros(shape), other)
-        relaxation = Relaxation(plan.system, smoother, shape)
+        relaxation = Relaxation(plan.system, smoothers[number], shape)
         transfers = {
             axis: local_transfer(halving, (0, grid.axes[axis].unknowns), (0, halving.count))
             for axis, halving in step.coarsenings.items()
@@ -213,19 +250,21 @@ def overlapped_plans(
         interior, overlapped_step = fine.system.grid.interior, replace(step, transfer=transfer)
         result.append(
             OverlappedPlan(
-                plan, interior, relaxation, overlapped_step, legs, overlap, below, b, other
+                plan, interior, relaxation, overlapped_step, legs, overlap, below,
+                layers[number] >= _layers_for(layers[number + 1], smoothers[number]), b, other,
             )
-        )
+        )  # fmt: skip
     return result
 
 
-def can_overlap(fine: Plan, coarse: Plan, step: Step, layers: int) -> bool:
-    """Whether the blocks of both levels are thick enough slabs; the same on all processes."""
+def can_overlap(fine: Plan, coarse: Plan, step: Step, layers: Sequence[int]) -> bool:
+    """Whether the blocks of both levels, with these layers, are thick enough slabs; the same on all
+    processes."""
     periodic, b = fine.metrics[0].axis.periodic, fine.system.b
     return (
         fine.system.backend.on_device
-        and are_slabs(fine, MIN_THICKNESS * layers)
-        and are_slabs(coarse, layers)
+        and are_slabs(fine, MIN_THICKNESS * layers[0])
+        and are_slabs(coarse, max(layers))
         and (b.shape[0] == 1 or b.shape == fine.u.shape)
         and not (periodic and not is_uniform(step.coarsenings[0]))
     )
@@ -266,7 +305,7 @@ class OverlappedLevel(FusedLevel):
         super().__init__(plan.plan, plan.relaxation, coarse, plan.step, plan.legs)
         self._overlap, self._below = plan.overlap, plan.below
         self._interior, self._ranks = plan.interior, plan.plan.partition.ranks
-        self._b, self._other = plan.b, plan.other
+        self._b, self._other, self._finds_layers = plan.b, plan.other, plan.finds_layers
         # Whether u and b have been copied into the arrays, and whether the arrays are newer than u.
         self.is_copied_in = self.is_newer = False
 
@@ -301,9 +340,10 @@ class OverlappedLevel(FusedLevel):
         self._overlap.halo.exchange_along(0, *arrays)
 
     def _exchange_residual(self) -> None:
-        """Bring the layers of the next level's b from other processes."""
+        """Bring the layers of the next level's b from other processes, unless they are there."""
         if self.coarse.overlaps:
-            self._below.halo.exchange_along(0, self._b)
+            if not self._finds_layers:
+                self._below.halo.exchange_along(0, self._b)
         else:
             gathering = self._gathering
             system = self.coarse.system if gathering is None else gathering.plan.system
@@ -313,7 +353,7 @@ class OverlappedLevel(FusedLevel):
 
     def _exchange_correction(self) -> None:
         if self.coarse.overlaps:
-            self._below.halo.exchange(self._other)
+            self._below.halo.wrap(self._other)  # the neighbours' layers are right where needed
         elif self._gathering is not None:
             self._exchange_ghosts()
             count = self._gathering.whole.system.grid.axes[0].unknowns
