@@ -170,8 +170,9 @@ Repeat = Callable[[], Sequence[float]]
 """Does some work once more and returns the times of its parts (s)."""
 
 
-def repeat_of(work: Callable[[], Any], machine: Backend) -> Repeat:
-    """A Repeat that calls `work` for SECONDS_A_REPEAT and returns the time of one call."""
+def repeat_of(work: Callable[[], Any], machine: Backend, times: int | None = None) -> Repeat:
+    """A Repeat that calls `work` several `times`, by default for SECONDS_A_REPEAT, and returns the
+    time of one call."""
 
     def run(times: int) -> float:
         seconds = machine.stopwatch()
@@ -179,9 +180,11 @@ def repeat_of(work: Callable[[], Any], machine: Backend) -> Repeat:
             work()
         return seconds() / times
 
-    run(1)
-    times = max(1, int(SECONDS_A_REPEAT / max(run(1), 1e-7)))
-    return lambda: [run(times)]
+    if times is None:
+        run(1)
+        times = max(1, int(SECONDS_A_REPEAT / max(run(1), 1e-7)))
+    count = times
+    return lambda: [run(count)]
 
 
 def medians_of(repeat: Repeat) -> list[float]:
@@ -192,9 +195,9 @@ def medians_of(repeat: Repeat) -> list[float]:
     return [statistics.median(times) for times in zip(*runs, strict=True)]
 
 
-def seconds_of(work: Callable[[], Any], machine: Backend) -> float:
-    """The median time of one call."""
-    (seconds,) = medians_of(repeat_of(work, machine))
+def seconds_of(work: Callable[[], Any], machine: Backend, times: int | None = None) -> float:
+    """The median time of one call; `times`: see `repeat_of`."""
+    (seconds,) = medians_of(repeat_of(work, machine, times))
     return seconds
 
 

@@ -410,7 +410,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     sweeps(const integer* gate, PARAMETERS, integer low_i, integer high_i, integer low_j,
            integer high_j, integer low_k, integer high_k, integer count_low_i, integer count_high_i,
            integer count_low_j, integer count_high_j, integer count_low_k, integer count_high_k,
-           integer planes, integer extent_i, integer extent_j, integer extent_k, integer pitch) {
+           integer planes, integer fewer, integer extent_i, integer extent_j, integer extent_k,
+           integer pitch) {
 #if GATED
     if (*gate) return;
 #endif
@@ -426,8 +427,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     const int warp = __shfl_sync(EVERY_LANE, int(threadIdx.x >> 5), 0);
     const int first_k = ((region_k.low - LEFT) & -SECTOR) + blockIdx.x * (X - LEFT - RIGHT);
     const int first_j = (region_j.low & ~1) + blockIdx.y * (Y - LOW - HIGH) - LOW;
-    const int begin = region_i.low + blockIdx.z * int(planes);
-    const int end = min(begin + int(planes), LAST_PLANE);
+    const int piece = blockIdx.z * int(planes) - int(fewer);
+    const int begin = region_i.low + max(piece, 0);
+    const int end = min(region_i.low + piece + int(planes), LAST_PLANE);
     const bool edge = first_k < region_k.low + MARGIN || first_k + X > region_k.high - MARGIN ||
                       first_j < region_j.low + MARGIN || first_j + Y > region_j.high - MARGIN ||
                       begin - BEFORE - 1 < region_i.low + MARGIN ||

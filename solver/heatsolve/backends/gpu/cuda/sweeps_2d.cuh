@@ -352,10 +352,11 @@ struct Place {
     int beside, below;
 };
 
-// Strips at the sides take longest, so blocks begin with them.
+// Strips at the sides take longest, so blocks of plain sweeps begin with them; legs of a cycle, which
+// share rows of the coarse grid, are slower in this order.
 __device__ Place place_of_block() {
     const int across = gridDim.x, down = gridDim.y, number = blockIdx.y * across + blockIdx.x;
-    if (across < 3) return {int(blockIdx.x), int(blockIdx.y)};
+    if (CORRECTS || RESTRICTS || across < 3) return {int(blockIdx.x), int(blockIdx.y)};
     if (number < 2 * down) return {number % 2 * (across - 1), number / 2};
     const int inner = number - 2 * down;
     return {1 + inner % (across - 2), inner / (across - 2)};

@@ -181,7 +181,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     sweeps(const integer* gate, PARAMETERS, integer low_i, integer high_i, integer low_j,
            integer high_j, integer low_k, integer high_k, integer count_low_i, integer count_high_i,
            integer count_low_j, integer count_high_j, integer count_low_k, integer count_high_k,
-           integer planes, integer extent_i, integer extent_j, integer extent_k, integer pitch) {
+           integer planes, integer fewer, integer extent_i, integer extent_j, integer extent_k,
+           integer pitch) {
 #if GATED
     if (*gate) return;
 #endif
@@ -200,8 +201,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     const int warp = __shfl_sync(EVERY_LANE, int(threadIdx.x >> 5), 0);
     const int first_k = (region_k.low & ~1) + blockIdx.x * (X - 2 * HALO) - HALO;
     const int first_j = region_j.low + blockIdx.y * (Y - 2 * T) - T;
-    const int begin = region_i.low + blockIdx.z * int(planes);
-    const int end = min(begin + int(planes), region_i.high);
+    const int piece = blockIdx.z * int(planes) - int(fewer);
+    const int begin = region_i.low + max(piece, 0);
+    const int end = min(region_i.low + piece + int(planes), region_i.high);
     const bool edge = first_k < region_k.low || first_k + X > region_k.high ||
                       first_j < region_j.low || first_j + Y > region_j.high ||
                       begin - T - 1 < region_i.low || end + T + 2 > region_i.high;
