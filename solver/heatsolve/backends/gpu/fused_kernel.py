@@ -588,15 +588,12 @@ FIELD_3D: dict[Shift, str] = {
 
 def layout_3d(field: Mapping[Shift, str], along: int = 0) -> Layout:
     """The layout of a tile; `along`: the number of the array that is loaded with the field."""
-    indices = (
-        "inside(of(here, last_i, WRAPS_I), last_i)",
-        "inside(ys[r], last_j)",
-        "inside(xs[k], last_k)",
-    )
+    indices = "inner_plane(here)", "inside(ys[r], last_j)", "inside(xs[k], last_k)"
     at_ends = "(here < region_i.low + MARGIN || here >= region_i.high - MARGIN)"
     fetched: dict[tuple[int, Shift], str] = {(along, (0, 0, 0)): "b[t][r][k]"} if along else {}
     loops, held = (("r", "R"), ("k", "C")), ("[T][R][C]", "[t][r][k]")
-    return Layout(indices, loops, ("EDGE",) * 3, at_ends, field, fetched, held)
+    near = "ENDS", "SIDES", "SIDES"
+    return Layout(indices, loops, near, at_ends, field, fetched, held)
 
 
 @cache

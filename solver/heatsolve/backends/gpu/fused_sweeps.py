@@ -166,8 +166,10 @@ class FusedKernel:
         self.bytes_shared = self._shape.bytes_shared(work)
 
     def launch(self, region: Region) -> tuple[Launch, tuple[int, ...]]:
-        """The launch that covers a region, and the numbers by which a block finds its piece: the
-        rows, in space planes, of each piece, and the number that the first piece lacks.
+        """The launch that covers a region, and the numbers by which a block finds its piece.
+
+        The numbers are, in three dimensions, the planes of each piece; in two dimensions the rows
+        of each piece, and the number of rows that the first piece lacks.
         """
         shape, last, processors = self._shape, region[-1], self._limits.processors
         extents = [high - low for low, high in region]
@@ -190,9 +192,8 @@ class FusedKernel:
         beside = _pieces(last[1] - shape.first(self.work, last[0]), across)
         tiles = _pieces(extents[1], down), beside
         more = shape.more_planes(self.work)
-        planes, fewer = cut(extents[0], tiles[0] * tiles[1], more, 1, processors)
-        pieces = _pieces(extents[0] + fewer, planes)
-        return Launch((tiles[1], tiles[0], pieces), block, ()), (planes, fewer)
+        planes, _ = cut(extents[0], tiles[0] * tiles[1], more, 1, processors)
+        return Launch((tiles[1], tiles[0], _pieces(extents[0], planes)), block, ()), (planes,)
 
     def operands(
         self,

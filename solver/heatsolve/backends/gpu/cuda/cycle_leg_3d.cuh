@@ -31,6 +31,9 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
         return !EDGE ? n : wraps ? wrapped(n, last - 1) : min(max(n, 0), last);
     };
     auto inside = [&](int n, int last) { return EDGE ? min(max(n, 1), last - 1) : n; };
+    // As in plain sweeps, where ends and sides are told apart.
+    constexpr bool ENDS = EDGE, SIDES = EDGE;
+    auto inner_plane = [&](int n) { return inside(of(n, last_i, WRAPS_I), last_i); };
     int xs[C], ys[2];
     bool fixed_x[C], fixed_y[2];
     // The columns that a lane fetches, for itself or for other lanes: lanes fetch side by side. An
@@ -410,8 +413,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     sweeps(const integer* gate, PARAMETERS, integer low_i, integer high_i, integer low_j,
            integer high_j, integer low_k, integer high_k, integer count_low_i, integer count_high_i,
            integer count_low_j, integer count_high_j, integer count_low_k, integer count_high_k,
-           integer planes, integer fewer, integer extent_i, integer extent_j, integer extent_k,
-           integer pitch) {
+           integer planes, integer extent_i, integer extent_j, integer extent_k, integer pitch) {
 #if GATED
     if (*gate) return;
 #endif
@@ -427,9 +429,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     const int warp = __shfl_sync(EVERY_LANE, int(threadIdx.x >> 5), 0);
     const int first_k = ((region_k.low - LEFT) & -SECTOR) + blockIdx.x * (X - LEFT - RIGHT);
     const int first_j = (region_j.low & ~1) + blockIdx.y * (Y - LOW - HIGH) - LOW;
-    const int piece = blockIdx.z * int(planes) - int(fewer);
-    const int begin = region_i.low + max(piece, 0);
-    const int end = min(region_i.low + piece + int(planes), LAST_PLANE);
+    const int begin = region_i.low + blockIdx.z * int(planes);
+    const int end = min(begin + int(planes), LAST_PLANE);
     const bool edge = first_k < region_k.low + MARGIN || first_k + X > region_k.high - MARGIN ||
                       first_j < region_j.low + MARGIN || first_j + Y > region_j.high - MARGIN ||
                       begin - BEFORE - 1 < region_i.low + MARGIN ||

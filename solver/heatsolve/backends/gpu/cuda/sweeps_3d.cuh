@@ -7,7 +7,8 @@
 // The copy of a register to which a warp adds its norms.
 #define COPY (blockIdx.x * 3 + blockIdx.y * 5 + blockIdx.z * 7 + warp) % SPREAD
 
-template <bool EDGE>
+// ENDS: planes at the lower or upper end of the region; SIDES: rows or columns at its sides.
+template <bool ENDS, bool SIDES>
 __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j, Range region_k,
                                      Range counted_i, Range counted_j, Range counted_k,
                                      int extent_i, int extent_j, int extent_k, int pitch,
@@ -16,16 +17,19 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
     const int lane = threadIdx.x & 31;
     const int x = first_k + lane * C, y = first_j + warp * R;
     const int last_i = extent_i - 1, last_j = extent_j - 1, last_k = extent_k - 1;
-    auto of = [&](int n, int last, bool wraps) {
-        return !EDGE ? n : wraps ? wrapped(n, last - 1) : min(max(n, 0), last);
+    auto kept_in = [&](int n, int last, bool wraps) {
+        return wraps ? wrapped(n, last - 1) : min(max(n, 0), last);
     };
-    auto inside = [&](int n, int last) { return EDGE ? min(max(n, 1), last - 1) : n; };
+    auto plane_of = [&](int n) { return ENDS ? kept_in(n, last_i, WRAPS_I) : n; };
+    auto of = [&](int n, int last, bool wraps) { return SIDES ? kept_in(n, last, wraps) : n; };
+    auto inner_plane = [&](int n) { return ENDS ? min(max(plane_of(n), 1), last_i - 1) : n; };
+    auto inside = [&](int n, int last) { return SIDES ? min(max(n, 1), last - 1) : n; };
     int xs[C], ys[R];
     unsigned fixed_points = 0, stored_rows = 0;  // a bit for each point, r C + k, and for each row
     // An aligned group of columns lies in a row's memory or outside, where any values will do.
-    constexpr bool WHOLE = ALIGNED && (!EDGE || !WRAPS_K);
+    constexpr bool WHOLE = ALIGNED && (!SIDES || !WRAPS_K);
     for (int k = 0; k < C; k++)
-        xs[k] = WHOLE && EDGE ? min(max(x, 0), pitch - C) + k : of(x + k, last_k, WRAPS_K);
+        xs[k] = WHOLE && SIDES ? min(max(x, 0), pitch - C) + k : of(x + k, last_k, WRAPS_K);
     for (int r = 0; r < R; r++) {
         ys[r] = of(y + r, last_j, WRAPS_J);
         for (int k = 0; k < C; k++)
@@ -59,21 +63,22 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
     real* const rim = shared + RING * TILE + warp * 2 * X + lane * C;
     const unsigned place = (unsigned)__cvta_generic_to_shared(own);
     const size_t plane = (size_t)extent_j * pitch;
-    const real* from = EDGE ? a0 : a0 + start * plane + (size_t)y * pitch + x;
+    const size_t corner = SIDES ? 0 : (size_t)y * pitch + x;
+    const real* from = a0 + (ENDS ? 0 : start * plane) + corner;
     auto issue = [&](int n, int into) {
         if (n < loads) {
-            const real* base = EDGE ? a0 + of(start + n, last_i, WRAPS_I) * plane : from;
+            const real* base = ENDS ? from + plane_of(start + n) * plane : from;
             const unsigned to = place + into * (TILE * sizeof(real));
             for (int r = 0; r < R; r++) {
-                const real* row = base + (size_t)(EDGE ? ys[r] : r) * pitch;
+                const real* row = base + (size_t)(SIDES ? ys[r] : r) * pitch;
                 if (WHOLE)
-                    fetch<C * sizeof(real)>(to + r * X * sizeof(real), row + (EDGE ? xs[0] : 0));
+                    fetch<C * sizeof(real)>(to + r * X * sizeof(real), row + (SIDES ? xs[0] : 0));
                 else
                     for (int k = 0; k < C; k++)
                         fetch<sizeof(real)>(to + (r * X + k) * sizeof(real),
-                                            row + (EDGE ? xs[k] : k));
+                                            row + (SIDES ? xs[k] : k));
             }
-            from += plane;
+            if (!ENDS) from += plane;
         }
         fetched();
     };
@@ -112,8 +117,8 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
                                   : rim[(2 * (t - 1) + 1 - TURN) * RIMS + rim_down + k];
             }
             READ_POINT
-            const bool still = EDGE && !WRAPS_I && (here < region_i.low || here >= region_i.high);
-            const unsigned fixed = still ? ~0u : fixed_points;
+            const bool still = ENDS && !WRAPS_I && (here < region_i.low || here >= region_i.high);
+            const unsigned fixed = still ? ~0u : SIDES ? fixed_points : 0u;
             real value[R][C];
             #pragma unroll
             for (int r = 0; r < R; r++) {
@@ -123,7 +128,7 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
                 for (int k = 0; k < C; k++) {
                     value[r][k] = point(POINT_ARGUMENTS);
                     CARRY_ON
-                    if (EDGE && fixed >> (r * C + k) & 1) value[r][k] = newer[t][r][k];
+                    if ((ENDS || SIDES) && fixed >> (r * C + k) & 1) value[r][k] = newer[t][r][k];
                 }
             }
 
@@ -159,12 +164,12 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
         if (n < 2 * T) return;
         for (int r = 0; r < R; r++) {
             const bool stored = z - T < end && stored_rows >> r & 1;
-            const bool whole = ALIGNED && (!EDGE || x >= region_k.low && x + C <= region_k.high);
+            const bool whole = ALIGNED && (!SIDES || x >= region_k.low && x + C <= region_k.high);
             real* const row = to + r * pitch;
             if (ALIGNED)
                 for (int k = 0; k < C; k += 2)
                     store_if(stored && whole, row + k, arrived[r][k], arrived[r][k + 1]);
-            if (EDGE || !ALIGNED)
+            if (SIDES || !ALIGNED)
                 for (int k = 0; k < C; k++)
                     store_if(stored && !whole && in_range(x + k, region_k), row + k, arrived[r][k]);
         }
@@ -181,8 +186,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     sweeps(const integer* gate, PARAMETERS, integer low_i, integer high_i, integer low_j,
            integer high_j, integer low_k, integer high_k, integer count_low_i, integer count_high_i,
            integer count_low_j, integer count_high_j, integer count_low_k, integer count_high_k,
-           integer planes, integer fewer, integer extent_i, integer extent_j, integer extent_k,
-           integer pitch) {
+           integer planes, integer extent_i, integer extent_j, integer extent_k, integer pitch) {
 #if GATED
     if (*gate) return;
 #endif
@@ -201,18 +205,21 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     const int warp = __shfl_sync(EVERY_LANE, int(threadIdx.x >> 5), 0);
     const int first_k = (region_k.low & ~1) + blockIdx.x * (X - 2 * HALO) - HALO;
     const int first_j = region_j.low + blockIdx.y * (Y - 2 * T) - T;
-    const int piece = blockIdx.z * int(planes) - int(fewer);
-    const int begin = region_i.low + max(piece, 0);
-    const int end = min(region_i.low + piece + int(planes), region_i.high);
-    const bool edge = first_k < region_k.low || first_k + X > region_k.high ||
-                      first_j < region_j.low || first_j + Y > region_j.high ||
-                      begin - T - 1 < region_i.low || end + T + 2 > region_i.high;
-    if (edge)
-        tile<true>(ARGUMENTS, region_i, region_j, region_k, counted_i, counted_j, counted_k,
-                   extent_i, extent_j, extent_k, pitch, first_j, first_k, warp, begin, end, shared,
-                   barriers);
+    const int begin = region_i.low + blockIdx.z * int(planes);
+    const int end = min(begin + int(planes), region_i.high);
+    const bool sides = first_k < region_k.low || first_k + X > region_k.high ||
+                       first_j < region_j.low || first_j + Y > region_j.high;
+    const bool ends = begin - T - 1 < region_i.low || end + T + 2 > region_i.high;
+    if (sides)
+        tile<true, true>(ARGUMENTS, region_i, region_j, region_k, counted_i, counted_j, counted_k,
+                         extent_i, extent_j, extent_k, pitch, first_j, first_k, warp, begin, end,
+                         shared, barriers);
+    else if (ends)
+        tile<true, false>(ARGUMENTS, region_i, region_j, region_k, counted_i, counted_j, counted_k,
+                          extent_i, extent_j, extent_k, pitch, first_j, first_k, warp, begin, end,
+                          shared, barriers);
     else
-        tile<false>(ARGUMENTS, region_i, region_j, region_k, counted_i, counted_j, counted_k,
-                    extent_i, extent_j, extent_k, pitch, first_j, first_k, warp, begin, end,
-                    shared, barriers);
+        tile<false, false>(ARGUMENTS, region_i, region_j, region_k, counted_i, counted_j, counted_k,
+                           extent_i, extent_j, extent_k, pitch, first_j, first_k, warp, begin, end,
+                           shared, barriers);
 }
