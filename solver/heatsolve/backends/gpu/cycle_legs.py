@@ -38,6 +38,7 @@ from heatsolve.backends.gpu.fused_kernel import (
     FusedSweeps,
     Reads,
     Shift,
+    Tiles,
     assembled,
     layout_3d,
     rounded_up,
@@ -67,14 +68,16 @@ class Shape:
     ahead: int = 3
     """Planes that are being loaded ahead."""
 
-    def right(self, work: FusedSweeps) -> tuple[int, int]:
+    def right(self, work: FusedSweeps) -> Tiles:
         """Rows and columns of a tile whose results are right."""
         return 2 * self.warps - sum(halo(work, 2)), width(work) - sum(halo(work, columns(work)))
 
-    def first(self, work: FusedSweeps, low: int) -> int:
-        """The first column of the first tile, chosen so that its loads begin at a sector."""
-        left, _ = halo(work, columns(work))
-        return (low - left) // (2 * columns(work)) * (2 * columns(work)) + left
+    def tiles(self, work: FusedSweeps, rows: Tiles, across: Tiles) -> Tiles:
+        """The tiles along y and along x that cover these rows and columns, from the first to the
+        second number; the first tile is placed so that its loads begin at a sector."""
+        (down, beside), (left, _) = self.right(work), halo(work, columns(work))
+        first = (across[0] - left) // (2 * columns(work)) * (2 * columns(work)) + left
+        return -(-(rows[1] - rows[0]) // down), -(-(across[1] - first) // beside)
 
     def more_planes(self, work: FusedSweeps) -> int:
         """The planes of a block in addition to its piece's own."""

@@ -543,6 +543,10 @@ BARRIER = 8
 """Bytes of a barrier; each warp except the first has one."""
 
 
+Tiles = tuple[int, int]
+"""Numbers along y and x."""
+
+
 @dataclass(frozen=True)
 class Tile(Part):
     """The columns along z of a block in a kernel of three dimensions."""
@@ -554,14 +558,18 @@ class Tile(Part):
     ahead: int = 3
     """Planes that are on their way."""
 
-    def right(self, work: FusedSweeps) -> tuple[int, int]:
-        """Rows and columns of a tile whose results are right."""
-        rows = self.rows * self.warps - 2 * reach(work)
-        return rows, 32 * self.columns - 2 * self.halo(work)
+    def tiles(self, work: FusedSweeps, rows: tuple[int, int], columns: tuple[int, int]) -> Tiles:
+        """The tiles along y and along x that cover these rows and columns.
 
-    def first(self, work: FusedSweeps, low: int) -> int:
-        """The first column of the first tile, without its halo."""
-        return low // 2 * 2
+        Columns beside the region keep their values, so the first tile begins with such a column,
+        and the last one ends with one, in place of a halo, unless the axis is periodic.
+        """
+        (low, high), width = columns, 32 * self.columns
+        right = width - 2 * self.halo(work)
+        down = -(-(rows[1] - rows[0]) // (self.rows * self.warps - 2 * reach(work)))
+        if work.wraps[-1]:
+            return down, -(-(high - low // 2 * 2) // right)
+        return down, max(1, -(-(high + 1 - (low - 1) // 2 * 2 - 2 * self.halo(work)) // right))
 
     def more_planes(self, work: FusedSweeps) -> int:
         """Planes that a block goes through in addition to the planes of its piece."""
@@ -608,6 +616,7 @@ def source_3d(work: FusedSweeps, tile: Tile) -> str:
         "RIMS": 2 * width * tile.warps, "AHEAD": tile.ahead,
         "RING": tile.ahead + 2, "HALO": tile.halo(work), "WRAPS_I": work.wraps[0],
         "WRAPS_J": work.wraps[1], "WRAPS_K": work.wraps[2], "ALIGNED": work.aligned > 1,
+        "ENDS_APART": tile.rows < 3,
     }  # fmt: skip
     pieces = {
         "PREPARE": [*work.numbers(), *reads.lines],

@@ -188,9 +188,7 @@ class FusedKernel:
             costs = Costs() if self.work.corrects or self.work.restricts else PLAIN
             rows, fewer = cut(extent, across, more, blocks, processors, edges, costs)
             return Launch((across, _pieces(extent + fewer, rows), 1), block, ()), (rows, fewer)
-        down, across = shape.right(self.work)
-        beside = _pieces(last[1] - shape.first(self.work, last[0]), across)
-        tiles = _pieces(extents[1], down), beside
+        tiles = shape.tiles(self.work, *region[1:])
         more = shape.more_planes(self.work)
         planes, _ = cut(extents[0], tiles[0] * tiles[1], more, 1, processors)
         return Launch((tiles[1], tiles[0], _pieces(extents[0], planes)), block, ()), (planes,)

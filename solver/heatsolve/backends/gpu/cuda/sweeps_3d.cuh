@@ -24,6 +24,11 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
     auto of = [&](int n, int last, bool wraps) { return SIDES ? kept_in(n, last, wraps) : n; };
     auto inner_plane = [&](int n) { return ENDS ? min(max(plane_of(n), 1), last_i - 1) : n; };
     auto inside = [&](int n, int last) { return SIDES ? min(max(n, 1), last - 1) : n; };
+    // Beside the region values stay, so a tile there needs no halo.
+    const bool first_across = SIDES && !WRAPS_K && blockIdx.x == 0;
+    const bool last_across = SIDES && !WRAPS_K && blockIdx.x == gridDim.x - 1;
+    const bool right_columns =
+        (first_across || lane * C >= HALO) && (last_across || lane * C < X - HALO);
     int xs[C], ys[R];
     unsigned fixed_points = 0, stored_rows = 0;  // a bit for each point, r C + k, and for each row
     // An aligned group of columns lies in a row's memory or outside, where any values will do.
@@ -35,8 +40,7 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
         for (int k = 0; k < C; k++)
             if (!WRAPS_J && !in_range(y + r, region_j) || !WRAPS_K && !in_range(x + k, region_k))
                 fixed_points |= 1u << (r * C + k);
-        if (lane * C >= HALO && lane * C < X - HALO && warp * R + r >= T && warp * R + r < Y - T &&
-            y + r < region_j.high)
+        if (right_columns && warp * R + r >= T && warp * R + r < Y - T && y + r < region_j.high)
             stored_rows |= 1u << r;
     }
     // The compiler would form these bits anew for each plane.
@@ -51,9 +55,8 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
     bool within[R][C];
     for (int r = 0; r < R; r++)
         for (int k = 0; k < C; k++)
-            within[r][k] = lane * C >= HALO && lane * C < X - HALO && warp * R + r >= T &&
-                           warp * R + r < Y - T && in_range(y + r, counted_j) &&
-                           in_range(x + k, counted_k);
+            within[r][k] = right_columns && warp * R + r >= T && warp * R + r < Y - T &&
+                           in_range(y + r, counted_j) && in_range(x + k, counted_k);
     const int copy = COPY;
     const bool mine = true;  // `within` tells it for each point
     CHANGE_STATE
@@ -203,18 +206,20 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     __syncthreads();
     // A shuffle tells the compiler that the number is the same in all lanes.
     const int warp = __shfl_sync(EVERY_LANE, int(threadIdx.x >> 5), 0);
-    const int first_k = (region_k.low & ~1) + blockIdx.x * (X - 2 * HALO) - HALO;
+    const int corner_k = WRAPS_K ? (region_k.low & ~1) - HALO : (region_k.low - 1) & ~1;
+    const int first_k = corner_k + blockIdx.x * (X - 2 * HALO);
     const int first_j = region_j.low + blockIdx.y * (Y - 2 * T) - T;
     const int begin = region_i.low + blockIdx.z * int(planes);
     const int end = min(begin + int(planes), region_i.high);
     const bool sides = first_k < region_k.low || first_k + X > region_k.high ||
                        first_j < region_j.low || first_j + Y > region_j.high;
     const bool ends = begin - T - 1 < region_i.low || end + T + 2 > region_i.high;
-    if (sides)
+    // A third text pays only where the others are short.
+    if (sides || (ends && !ENDS_APART))
         tile<true, true>(ARGUMENTS, region_i, region_j, region_k, counted_i, counted_j, counted_k,
                          extent_i, extent_j, extent_k, pitch, first_j, first_k, warp, begin, end,
                          shared, barriers);
-    else if (ends)
+    else if (ENDS_APART && ends)
         tile<true, false>(ARGUMENTS, region_i, region_j, region_k, counted_i, counted_j, counted_k,
                           extent_i, extent_j, extent_k, pitch, first_j, first_k, warp, begin, end,
                           shared, barriers);
