@@ -573,7 +573,7 @@ class Tile(Part):
 
     def more_planes(self, work: FusedSweeps) -> int:
         """Planes that a block goes through in addition to the planes of its piece."""
-        return 3 * work.sweeps
+        return 2 * work.sweeps
 
     def bytes_shared(self, work: FusedSweeps) -> int:
         """Shared memory of a block: planes on their way, and rims of each further sweep."""
