@@ -45,17 +45,22 @@ EDGE_ROWS = 16
 
 @dataclass(frozen=True)
 class Costs:
-    """The times of pieces relative to a piece inside: of a row of the first and the last piece
-    among others (`edges`), of a row of the first piece alone (`first`), and the time for which the
-    last pieces keep other blocks waiting (`sides`)."""
+    """The times of pieces relative to a piece inside, as measured for legs of a cycle in 2D.
+
+    `edges`: of a row of the first and the last piece among others; `first`: of a row of the first
+    piece alone; `sides`: the time for which the last pieces keep other blocks waiting; `rounds_up`:
+    whether a single row that is left over counts as a piece.
+    """
 
     edges: float = 2.0
     first: float = 2.5
     sides: float = 0.3
+    rounds_up: bool = True
 
 
-PLAIN = Costs(edges=1.4, first=2.0, sides=0.1)
-"""Of plain sweeps in 2D, whose blocks begin at the sides."""
+PLAIN = Costs(edges=1.4, first=2.0, sides=0.1, rounds_up=False)
+"""Of plain sweeps in 2D, whose blocks begin at the sides: fitted to passes of seven sweeps over
+2118 to 16382 rows on an H200."""
 SATURATING = 2
 """Blocks of a multiprocessor in 2D from which on another block adds its full time."""
 LARGEST = 1 << 25
@@ -260,8 +265,7 @@ def cut(
     number of rows, and the last piece, which is begun last, about the second. Of all cuts this one
     takes least time by a model: a full multiprocessor takes as long as its blocks one after the
     other, a multiprocessor with few blocks as long as SATURATING blocks; the last pieces keep the
-    other blocks waiting; the kernel ends no earlier than its first piece. Fitted to passes of seven
-    sweeps over 2118 to 16382 rows on an H200.
+    other blocks waiting; the kernel ends no earlier than its first piece.
     """
     least_first, least_last = at_edges
     edges = sum(at_edges) if extent > 4 * least_first else 0
@@ -275,7 +279,9 @@ def cut(
         if edges:
             first = min(least_first + (extent - edges) % length // 2 * 2, length)
             at_ends = costs.edges * (first + least_last + 2 * more) / (length + more)
-            blocks_like_it = across * ((extent - first - least_last) // length + at_ends)
+            others = extent - first - least_last
+            count = _pieces(others, length) if costs.rounds_up else others // length
+            blocks_like_it = across * (count + at_ends)
         waves, rest = divmod(blocks_like_it, blocks * processors)
         last = max(saturating, math.ceil(rest / processors)) if rest else 0
         time = (waves * blocks + last + costs.sides * blocks) * (length + more)
