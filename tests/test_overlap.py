@@ -157,6 +157,13 @@ def main(what):
             assert overlapping >= least, (name, overlapping)
             if (name, ranks.size, gathered) == ("odd", 2, 1):
                 assert finding > 0
+        if name in ("odd", "cells in space"):  # blocks too small for passes are gathered
+            partition.GATHERED_ON_DEVICES, few = 1, cycle_legs.FEWEST_POINTS
+            cycle_legs.FEWEST_POINTS = {2: 3000, 3: 9000}
+            block, found, places, overlapping, _ = solved(given, Emulated(), ranks)
+            cycle_legs.FEWEST_POINTS = few
+            assert overlapping == 1, (name, overlapping)
+            assert np.array_equal(block, expected[places]) and found == norms, name
             assert np.array_equal(block, expected[places]), name
             assert found == norms, name
         if ranks.rank == 0:

@@ -335,6 +335,11 @@ class Backend(ABC):
     def zeros(self, shape: Sequence[int]) -> Any:
         """A new array of zeros in the backend's precision."""
 
+    def fewest_in_legs(self, dimension: int) -> int:
+        """The fewest points of a block for which half a cycle of multigrid is one pass; 0 if their
+        number does not matter."""
+        return 0
+
     def padded(self, shape: Sequence[int]) -> tuple[int, ...]:
         """This shape, padded so that fused sweeps are fastest.
 

@@ -149,6 +149,9 @@ class CountingBackend(NumpyBackend):
             return _View(array, shape)
         return super().part(array, shape, first)
 
+    def fewest_in_legs(self, dimension: int) -> int:
+        return self.machine.fewest_in_legs(dimension)
+
     def padded(self, shape: Sequence[int]) -> tuple[int, ...]:
         return self.machine.padded(shape)
 

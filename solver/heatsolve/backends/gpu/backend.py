@@ -28,7 +28,13 @@ from heatsolve.backends import (
 )
 from heatsolve.backends import exact_sums as sums
 from heatsolve.backends.compilation import compiling, load_or_make, load_or_make_all, read
-from heatsolve.backends.gpu.cycle_legs import LegKernels, kernels_of, makes_leg, padded
+from heatsolve.backends.gpu.cycle_legs import (
+    LegKernels,
+    fewest_points,
+    kernels_of,
+    makes_leg,
+    padded,
+)
 from heatsolve.backends.gpu.device import Limits
 from heatsolve.backends.gpu.emit import GROUPS, OPTIONS, check_source, kernel_source
 from heatsolve.backends.gpu.fused_kernel import FusedSweeps
@@ -469,6 +475,9 @@ class DeviceBackend(Backend):
             queue(replace(launch, bounds=(*bounds, *pieces, *u.shape, pitch)), operands)
 
         return run
+
+    def fewest_in_legs(self, dimension: int) -> int:
+        return fewest_points(dimension) if self.limits.has_fused_sweeps else 0
 
     def padded(self, shape: Sequence[int]) -> tuple[int, ...]:
         return padded(shape) if self.limits.has_fused_sweeps else tuple(shape)

@@ -198,6 +198,10 @@ kernel comes from memory again for each launch.
 """
 
 
+def fewest_points(dimension: int) -> int:
+    return FEWEST_POINTS.get(dimension, 0)
+
+
 def padded(shape: Sequence[int]) -> tuple[int, ...]:
     """The extents of an array of a level; where kernels are fused, rows are whole pairs.
 

@@ -51,9 +51,11 @@ def hierarchy(
     """
     plans, steps = [finest_plan(system, u, other)], []
     linear = are_even(plans[0].coefficients[:-1])
+    backend, fewest = system.backend, system.backend.fewest_in_legs(system.grid.dimension)
     while (inverse := _inverse_of_last(plans)) is None:
         coarse, step = coarsened(plans[-1], linear)
-        if overlaps and system.backend.on_device and coarse.partition.is_gathered_on_devices:
+        gathers = coarse.partition.is_gathered_on_devices(fewest)
+        if overlaps and backend.on_device and gathers:
             coarse, step = gathered(coarse, step)
         plans.append(coarse)
         steps.append(step)

@@ -29,6 +29,9 @@ GATHERED_UP_TO = 1 << 14
 GATHERED_ON_DEVICES = 1 << 20
 """Unknowns up to which devices gather b of a coarse level, which each device then solves alone: the
 exchanges of a level of 64 x 64 x 128 took 115 us a cycle, packing included (two H200, NCCL)."""
+GATHERED_TO_FUSE = 1 << 22
+"""The same where a block has too few points for passes: each of its half-sweeps would wait for an
+exchange of 20 us, while a device makes all of the level in passes of some 30 us."""
 LAYERS = 3
 """The most layers of the neighbours' coefficients that a coarse block depends on."""
 JUMP = 2.0
@@ -72,10 +75,11 @@ class Partition:
         )
         return smallest < LEAST or self.all_unknowns <= GATHERED_UP_TO
 
-    @property
-    def is_gathered_on_devices(self) -> bool:
-        """Whether devices gather b of the level."""
-        return self.divided and self.all_unknowns <= GATHERED_ON_DEVICES
+    def is_gathered_on_devices(self, fewest: int) -> bool:
+        """Whether devices gather b of the level; `fewest`: the fewest points of a pass."""
+        points = math.prod(int(np.diff(ends).min()) + 2 for ends in self.ends)
+        most = GATHERED_TO_FUSE if points < fewest else GATHERED_ON_DEVICES
+        return self.divided and self.all_unknowns <= most
 
     @property
     def all_unknowns(self) -> int:
