@@ -10,7 +10,8 @@ from test_solvers import case_text
 
 from heatsolve.backends import SweepSequence
 from heatsolve.backends.gpu import cycle_legs, fused_sweeps
-from heatsolve.backends.gpu.fused_sweeps import DEPTHS
+from heatsolve.backends.gpu.fused_sweeps import DEPTHS, PLAIN, Costs, cut, planes_of_piece
+from heatsolve.backends.gpu.launch import MOST_BLOCKS
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.backends.registry import make
 from heatsolve.budget import budget_of
@@ -636,3 +637,28 @@ def test_a_gate_closes_within_resident_sweeps(closing, kind, name):
         assert found == values[: closing + 1]
         assert backend.to_host(first).tobytes() == u.tobytes()
     assert backend.to_host(second).tobytes() == pair[count % 2].tobytes()
+
+
+@pytest.mark.parametrize("tiles", [1, 12, 135, 192, 4000])
+@pytest.mark.parametrize("extent", [1, 2, 5, 64, 510, 5000])
+def test_pieces_in_space(extent, tiles):
+    """An even number of planes, no more than the field has; large fields keep all processors busy
+    for a third longer than their own planes take, or less."""
+    planes = planes_of_piece(extent, tiles, 6, 132)
+    assert planes % 2 == 0 and 2 <= planes <= extent + extent % 2
+    pieces = -(-extent // planes)
+    assert pieces < MOST_BLOCKS
+    if tiles >= 132 and extent >= 510:
+        most = -(-pieces * tiles // 132)  # of one processor
+        assert most * (planes + 6) < 1.35 * tiles * extent / 132
+
+
+@pytest.mark.parametrize("costs", [Costs(), PLAIN])
+@pytest.mark.parametrize("extent", [1, 2, 9, 40, 513, 4097, 16382])
+def test_pieces_in_two_dimensions(extent, costs):
+    """Even lengths; the first piece, which may be shorter, has the fewest rows or more."""
+    for across in (1, 19, 86):
+        rows, fewer = cut(extent, across, 14, 4, 132, (16, 9), costs)
+        assert rows % 2 == fewer % 2 == 0 and 0 <= fewer < rows
+        assert rows - fewer >= 16 or not fewer
+        assert -(-(extent + fewer) // rows) < MOST_BLOCKS

@@ -104,6 +104,17 @@ class Pretending:
         self._comm.Allgather(mine, all_of_them)
 
 
+class Careless(Pretending):
+    """What sends zeros beside other work."""
+
+    def exchange(self, leaving, arriving):
+        super().start(leaving, arriving)
+        self.rejoin()
+
+    def start(self, leaving, arriving):
+        super().start([(0.0 * array, peer) for array, peer in leaving], arriving)
+
+
 class Claiming(World):
     """An MPI that says of itself what it is told to say."""
 
@@ -136,6 +147,7 @@ def check():
     nccl = Pretending(ranks)
     assert name_of(ranks, Pretended(nccl=nccl)) == nccl.name
     assert name_of(ranks, Pretended(nccl=nccl), "mpi") == direct
+    assert name_of(ranks, Pretended(nccl=Careless(ranks))) == direct
     assert transport_of(ranks, Pretended(nccl=nccl)).replays
     # Without a graph that holds what it moves the library is as good, but for the host's time.
     transport = transport_of(ranks, Pretended(nccl=nccl, graphs=False))

@@ -1,5 +1,6 @@
 """Multigrid: few cycles whatever the size, the shape and the walls; the same bits everywhere."""
 
+import math
 import re
 
 import numpy as np
@@ -20,9 +21,11 @@ from heatsolve.linear.multigrid.cycle import Multigrid
 from heatsolve.linear.multigrid.direct import MOST as MOST_OF_LAST_LEVEL
 from heatsolve.linear.multigrid.hierarchy import hierarchy
 from heatsolve.linear.multigrid.mixed import Refinement
+from heatsolve.linear.multigrid.partition import Partition
 from heatsolve.linear.multigrid.smoothers import smoother_of
 from heatsolve.models.heat.conduction import Conduction
 from heatsolve.models.heat.solver import make_method
+from heatsolve.parallel.ranks import Ranks
 from heatsolve.runner import run
 from heatsolve.stencil.language import ONE
 from heatsolve.tools.measure import noise_inside
@@ -555,3 +558,25 @@ def test_goes_on_bit_for_bit(method, monitor, tmp_path):
     resumed = run(case, "numpy", tmp_path / "two.h5", start=start)
     assert resumed.outcome.history == alone.outcome.history
     assert resumed.fields["temperature"].tobytes() == alone.fields["temperature"].tobytes()
+
+
+@pytest.mark.parametrize(("dims", "rows", "columns", "gathered"), [
+    ((4, 1), 514, 514, True),  # 264,000 points a block are too few for passes
+    ((4, 1), 700, 700, False),
+    ((2, 2), 700, 700, True),  # only slabs have passes
+    ((2, 1), 400, 400, True),  # fewer than a million in all
+    ((16, 1), 512, 513, False),  # more than four million
+    ((1, 1), 512, 512, False),  # nothing to gather
+])  # fmt: skip
+def test_levels_that_devices_gather(dims, rows, columns, gathered):
+    """Blocks of these rows and columns, on devices whose passes need 300,000 points."""
+    counts = (rows, columns)
+    ends = tuple(
+        tuple(count * n for n in range(parts + 1))
+        for count, parts in zip(counts, dims, strict=True)
+    )
+    level = Partition(Ranks(), dims, ends, (False, False))
+    assert level.is_gathered_on_devices(300_000) is gathered
+    if dims[1] == 1:  # without any passes only the size of the level counts
+        small = math.prod(dims) * rows * columns <= 1 << 20
+        assert level.is_gathered_on_devices(0) is (small and dims != (1, 1))

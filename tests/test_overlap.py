@@ -16,7 +16,7 @@ from test_solvers import case_text
 from heatsolve.backends.gpu import cycle_legs
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.case.load import load, parse
-from heatsolve.linear.multigrid import partition
+from heatsolve.linear.multigrid import overlap, partition
 from heatsolve.linear.stopping import kind_of
 from heatsolve.models.flow.staggered import Staggered
 from heatsolve.models.heat.conduction import Conduction
@@ -45,6 +45,7 @@ GRIDS = {
     "mixed": ("nodes = [66, 259]\nupper = [65, 258]", "vgvr", "precision = 'mixed'"),
     "mixed in space": ("nodes = [20, 19, 131]\nupper = [19, 18, 130]", "vgvrvv",
                        "precision = 'mixed'"),
+    "tall": ("nodes = [34, 1503]\nupper = [33, 1502]", "vgvr", "cycle = 'W'"),
     "too thin": ("cells = [64, 40]\nupper = [64, 40]\nperiodic = ['y']", "vg--", ""),
     "recalled in space": ("nodes = [20, 19, 131]\nupper = [19, 18, 130]", "000000", ""),
     "recalled": ("nodes = [66, 259]\nupper = [65, 258]", "0000", ""),
@@ -62,7 +63,8 @@ FLOWS = {
 """Flows whose pressure is found so, on walls and on a ring."""
 
 
-SOME = ("odd", "recalled in space", "cells in space", "too thin", "taylor-green", "taylor-green-3d")
+SOME = ("odd", "tall", "recalled in space", "cells in space", "too thin", "taylor-green",
+        "taylor-green-3d")  # fmt: skip
 GROUP = {True: "some", False: "others"}
 
 
@@ -144,30 +146,40 @@ def chosen(given, what):
     return {name: of for name, of in given.items() if what in ("all", GROUP[name in SOME])}
 
 
+SEVERAL, FEW = overlap.MOST_ELEMENTS, 2200
+"""Elements of further layers: for several levels in turn, and not for the finest one."""
+
+
+def variants(name):
+    """Unknowns up to which levels are gathered, the fewest points of a pass, and the most elements
+    of further layers."""
+    yield from [(1, 0, SEVERAL), (1 << 20, 0, SEVERAL)]
+    if name in ("odd", "cells in space"):  # blocks too small for passes are gathered
+        yield 1, {"odd": 3000, "cells in space": 9000}[name], SEVERAL
+    if name == "tall":
+        yield 1, 0, FEW
+
+
 def main(what):
     ranks = World()
-    cycle_legs.FEWEST_POINTS = {2: 0, 3: 0}
     partition.GATHERED_UP_TO = 1
     for name, given in chosen(GRIDS, what).items():
         expected, norms, *_ = solved(given, NumpyBackend(), Ranks())
-        for gathered in (1, 1 << 20):
-            partition.GATHERED_ON_DEVICES = gathered
+        for gathered, fewest, most in variants(name):
+            partition.GATHERED_ON_DEVICES, overlap.MOST_ELEMENTS = gathered, most
+            cycle_legs.FEWEST_POINTS = dict.fromkeys((2, 3), fewest)
             block, found, places, overlapping, finding = solved(given, Emulated(), ranks)
-            least = 0 if name == "too thin" else 1 if gathered > 1 else 2
+            least = 0 if name == "too thin" else 1 if gathered > 1 or fewest else 2
             assert overlapping >= least, (name, overlapping)
-            if (name, ranks.size, gathered) == ("odd", 2, 1):
-                assert finding > 0
-        if name in ("odd", "cells in space"):  # blocks too small for passes are gathered
-            partition.GATHERED_ON_DEVICES, few = 1, cycle_legs.FEWEST_POINTS
-            cycle_legs.FEWEST_POINTS = {2: 3000, 3: 9000}
-            block, found, places, overlapping, _ = solved(given, Emulated(), ranks)
-            cycle_legs.FEWEST_POINTS = few
-            assert overlapping == 1, (name, overlapping)
-            assert np.array_equal(block, expected[places]) and found == norms, name
+            if fewest:
+                assert overlapping == 1, (name, overlapping)
+            if name == "tall" and gathered == 1:
+                assert finding == 2 - (most < SEVERAL), finding
             assert np.array_equal(block, expected[places]), name
             assert found == norms, name
         if ranks.rank == 0:
             print("compared", name, flush=True)
+    cycle_legs.FEWEST_POINTS, overlap.MOST_ELEMENTS = {2: 0, 3: 0}, SEVERAL
     for name, overrides in chosen(FLOWS, what).items():
         case = load(name, overrides)
         expected, _ = marched(case, NumpyBackend(), Ranks())

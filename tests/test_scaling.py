@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from test_ranks import mpi
@@ -142,19 +143,26 @@ def test_a_measured_march_chooses_its_steps_and_has_no_end():
 
 def test_all_sizes_measure_the_same_steps_of_a_march(tmp_path, monkeypatch):
     """Later steps of a flow may take more iterations; the launch with the fewest processes chooses
-    the steps."""
-    path = tmp_path / "2.json"
+    the steps, unless its record is of another study."""
+    path, case = tmp_path / "1.json", of_kind("weak", "taylor-green-3d", [], 1, 512)
     monkeypatch.setattr(scaling, "SECONDS_A_REPEAT", 1e-9)
-    arguments = ["taylor-green-3d", "weak", "512", "numpy"]
-    scaling.main([*arguments, str(path)])
-    before, count = json.loads(path.read_text())["steps"]
+    scaling.main(["taylor-green-3d", "weak", "512", "numpy", str(path)])
+    alone = scaling.records(tmp_path, pytest.fail)[0]
+    before, count = alone["steps"]
     assert before > 0 and count == 1  # a choice of its own: a repeat is short
+    doubled = of_kind("weak", "taylor-green-3d", [], 2, 512)
+    two = SimpleNamespace(case=doubled, backend=NumpyBackend(), whole=grid_of(doubled))
+    assert scaling.steps_of(alone, two, "weak", 2) == alone["steps"]
+    assert scaling.steps_of(alone, two, "weak", 1) is None
+    for other in ({"case": "cavity-re100"}, {"backend": "cupy"}, {"precision": "float32"},
+                  {"unknowns": 1000}, {"kind": "strong"}, {"steps": None}):  # fmt: skip
+        assert scaling.steps_of(alone | other, two, "weak", 2) is None
+    monkeypatch.setattr(scaling, "steps_of", lambda *args: (5, 3))
+    assert scaling.measure(case, "weak", "numpy", Ranks())["steps"] == [5, 3]
+
+
+def test_differing_steps_are_told():
     given = record(1, [1e-3], case="taylor-green-3d", steps=[5, 3])
-    (tmp_path / "1.json").write_text(json.dumps(given))
-    scaling.main([*arguments, str(path)])
-    assert json.loads(path.read_text())["steps"] == [5, 3]
-    measured = scaling.records(tmp_path, pytest.fail)
-    assert "more than one" not in "".join(scaling.differences(scaling.table(measured)[1:]))
     other = [given, record(2, [1e-3], case="taylor-green-3d", steps=[6, 3])]
     assert [*scaling.differences(scaling.table(other))] == [
         "The numbers of processes were measured with more than one range of steps: "

@@ -5,6 +5,7 @@ of their own queues and without the host. MPI moves memory of GPUs directly if a
 shown that it can; otherwise it moves memory of the host, through which devices stage messages.
 """
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -252,19 +253,25 @@ def seconds_of(transport: Transport, ranks: Ranks, backend: Backend) -> float:
 
 
 def proved(transport: Transport, ranks: Ranks, backend: Backend, played_back: bool = False) -> bool:
-    """Whether messages to both neighbours in a ring arrive unchanged, on all processes.
+    """Whether messages to both neighbours in a ring arrive unchanged, on all processes, by an
+    exchange at once and by its two halves.
 
-    `played_back`: test an exchange that a device has recorded and plays back.
+    `played_back`: test exchanges that a device has recorded and plays back.
     """
     result = True
-    for count in PROVING:
+
+    def halves(sides: Sequence[Peer]) -> None:
+        transport.start(sides)
+        transport.finish(sides)
+
+    for count, way in itertools.product(PROVING, (transport.exchange, halves)):
         sides = ring(transport, backend, count, ranks)
         # A message that leaves on one side arrives on the other; the two sides differ by a half.
         values = np.arange(count, dtype=backend.dtype)
         for side, half in zip(sides, (0.0, 0.5), strict=True):
             sent = backend.to_device(values + ranks.rank + half)
             backend.sweep(copy, side.leaving.array, ((0, count),), sent)
-        exchange: Callable[[], None] = partial(transport.exchange, sides)
+        exchange: Callable[[], None] = partial(way, sides)
         if played_back:
             try:
                 exchange = backend.replayed(exchange)

@@ -345,9 +345,8 @@ end = 1e6
 
 FIRST_STEPS = 3
 """Steps before the clock starts: the first pressure is computed from zero."""
-STEPS_A_REPEAT = {True: 40, False: 4}
-"""Steps of a repeat on devices and on hosts: all backends measure the same steps, since later steps
-may take more iterations."""
+STEPS_ON_DEVICE, STEPS_ON_HOST = 40, 4
+"""Steps of a repeat: backends measure the same ones, since later ones may take more iterations."""
 RUN_STEPS = 50
 
 
@@ -382,7 +381,8 @@ class Flow(March):
 def marching(name: str, bench: Bench, shape: Sequence[int], case: str, *more: str) -> Iterator[Row]:
     """A step of a shipped flow; `more` are settings of its case."""
     flow, machine = Flow(case, bench.machine, shape, *more), bench.machine
-    seconds = seconds_of(flow.step, machine, STEPS_A_REPEAT[machine.on_device])
+    steps = STEPS_ON_DEVICE if machine.on_device else STEPS_ON_HOST
+    seconds = seconds_of(flow.step, machine, steps)
     before = machine.launches
     flow.step()
     note = f"{flow.note}, {machine.launches - before} launches"

@@ -174,17 +174,16 @@ def repeat_of(work: Callable[[], Any], machine: Backend, times: int | None = Non
     """A Repeat that calls `work` several `times`, by default for SECONDS_A_REPEAT, and returns the
     time of one call."""
 
-    def run(times: int) -> float:
+    def run(calls: int) -> float:
         seconds = machine.stopwatch()
-        for _ in range(times):
+        for _ in range(calls):
             work()
-        return seconds() / times
+        return seconds() / calls
 
     if times is None:
         run(1)
-        times = max(1, int(SECONDS_A_REPEAT / max(run(1), 1e-7)))
-    count = times
-    return lambda: [run(count)]
+    calls = times or max(1, int(SECONDS_A_REPEAT / max(run(1), 1e-7)))
+    return lambda: [run(calls)]
 
 
 def medians_of(repeat: Repeat) -> list[float]:

@@ -34,7 +34,6 @@ from pydantic import (
     ConfigDict,
     Field,
     NonNegativeFloat,
-    NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     ValidationError,
@@ -358,12 +357,13 @@ class Worker:
 
 
 def measure(
-    case: Case, kind: str, backend: str | None, ranks: Ranks, steps: Sequence[int] | None = None
+    case: Case, kind: str, backend: str | None, ranks: Ranks, earlier: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """The record of this size; all processes together.
 
     A march takes longer where its steps take more iterations, so all sizes should measure the same
-    `steps`: the number before the first repeat, and the number of a repeat (None: chosen here).
+    `steps`: the number before the first repeat, and the number of a repeat. `earlier`: the record
+    from which they are taken, if it is of the same study.
 
     `seconds`: the time of a unit of work on the slowest process, for each repeat. `updates`,
     `bytes`: of a unit, over all processes; `launches`: of a unit, on a GPU, one process.
@@ -375,6 +375,7 @@ def measure(
     quiet = Report(quiet=True)
     problem = set_up(case, machine_of(case, backend, quiet, ranks), quiet, ranks)
     machine, transport = problem.backend, problem.halo.transport
+    steps = steps_of(earlier, problem, kind, ranks.size)
     work = Worker(problem)
 
     def timed(count: int) -> float:
@@ -388,7 +389,7 @@ def measure(
     marches = work.unit == "step"
     if marches and steps is not None:
         before, count = steps
-        timed(before)
+        timed(before)  # more than a repeat, so that all is compiled and recorded
     else:
         seconds = timed(1)
         for share in WARM_UP:
@@ -418,6 +419,21 @@ def measure(
         "machine": {"node": platform.node(), "nodes": len(set(ranks.gather(platform.node()))),
                     "cores": os.cpu_count(), "gpu": gpu_name(ranks.local_rank)},
     }  # fmt: skip
+
+
+def steps_of(
+    earlier: dict[str, Any] | None, problem: Model, kind: str, ranks: int
+) -> Sequence[int] | None:
+    """The steps of a march that an earlier record tells, if it has fewer processes and is of the
+    same study: the same case, backend and precision, and about the same size."""
+    if earlier is None or earlier["ranks"] >= ranks:
+        return None
+    case, machine, size = problem.case, problem.backend, problem.whole.all_unknowns
+    told = [earlier[key] for key in ("case", "kind", "backend", "precision")]
+    if told != [case.name, kind, machine.name, case.solver.precision]:
+        return None
+    grown = earlier["unknowns"] * (ranks / earlier["ranks"] if kind == "weak" else 1)
+    return earlier["steps"] if math.isclose(size, grown, rel_tol=0.05) else None
 
 
 def time_line(case: Case, backend: str | None, ranks: Ranks, seconds: float) -> dict[str, Any]:
@@ -536,7 +552,7 @@ class Record(BaseModel):
     waited: float | None
     balance: PositiveFloat
     iterations: PositiveInt | None = None
-    steps: tuple[NonNegativeInt, PositiveInt] | None = None
+    steps: tuple[PositiveInt, PositiveInt] | None = None
     launches: NonNegativeFloat | None = None
     halo: PositiveInt = 1
     latency: PositiveFloat | None = None
@@ -837,15 +853,12 @@ def write_jobs(study: Study, counts: Sequence[int], ranks_per_node: int, time: s
     return paths
 
 
-def _steps_of(path: Path, case: Case, kind: str) -> Sequence[int] | None:
-    """The steps that the study's launch with the fewest processes has measured, if it has fewer
-    than the launch of this record."""
+def _smallest(folder: Path) -> dict[str, Any] | None:
+    """The record of a study's launch with the fewest processes so far; None if there is none."""
     try:
-        fewest = records(path.parent, lambda sentence: None)[0]
+        return records(folder, lambda sentence: None)[0]
     except InputError:
         return None
-    of_study = (fewest["case"], fewest["kind"]) == (case.name, kind)
-    return fewest["steps"] if of_study and fewest["ranks"] < int(path.stem) else None
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -859,8 +872,8 @@ def main(arguments: Sequence[str]) -> None:
         if case.parallel.threads is None:  # one thread for any number of processes: comparable
             case = case.altered(parallel={"threads": 1})
         with locating(case):
-            steps = _steps_of(Path(path), case, kind) if ranks.rank == 0 else None
-            record = measure(case, kind, named, ranks, ranks.gather(steps)[0])
+            earlier = _smallest(Path(path).parent) if ranks.rank == 0 else None
+            record = measure(case, kind, named, ranks, ranks.gather(earlier)[0])
             if ranks.rank == 0:  # before a time line, for which memory may be too small
                 write_json(Path(path), record)
             record |= time_line(case, named, ranks, statistics.median(record["seconds"]))

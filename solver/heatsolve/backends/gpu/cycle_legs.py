@@ -68,13 +68,13 @@ class Shape:
     ahead: int = 3
     """Planes that are being loaded ahead."""
 
-    def right(self, work: FusedSweeps) -> Tiles:
+    def right(self, work: FusedSweeps) -> tuple[int, int]:
         """Rows and columns of a tile whose results are right."""
         return 2 * self.warps - sum(halo(work, 2)), width(work) - sum(halo(work, columns(work)))
 
-    def tiles(self, work: FusedSweeps, rows: Tiles, across: Tiles) -> Tiles:
-        """The tiles along y and along x that cover these rows and columns, from the first to the
-        second number; the first tile is placed so that its loads begin at a sector."""
+    def tiles(self, work: FusedSweeps, rows: tuple[int, int], across: tuple[int, int]) -> Tiles:
+        """The tiles that cover the rows, and across the columns, from the first to the second
+        number; the first tile is placed so that its loads begin at a sector."""
         (down, beside), (left, _) = self.right(work), halo(work, columns(work))
         first = (across[0] - left) // (2 * columns(work)) * (2 * columns(work)) + left
         return -(-(rows[1] - rows[0]) // down), -(-(across[1] - first) // beside)
@@ -199,6 +199,7 @@ kernel comes from memory again for each launch.
 
 
 def fewest_points(dimension: int) -> int:
+    """The fewest points of a leg; 0 where there are no legs."""
     return FEWEST_POINTS.get(dimension, 0)
 
 

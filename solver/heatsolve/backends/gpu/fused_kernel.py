@@ -544,7 +544,7 @@ BARRIER = 8
 
 
 Tiles = tuple[int, int]
-"""Numbers along y and x."""
+"""The numbers of tiles along y and along x."""
 
 
 @dataclass(frozen=True)
@@ -558,13 +558,14 @@ class Tile(Part):
     ahead: int = 3
     """Planes that are on their way."""
 
-    def tiles(self, work: FusedSweeps, rows: tuple[int, int], columns: tuple[int, int]) -> Tiles:
-        """The tiles along y and along x that cover these rows and columns.
+    def tiles(self, work: FusedSweeps, rows: tuple[int, int], across: tuple[int, int]) -> Tiles:
+        """The tiles that cover the rows, and across the columns, from the first to the second
+        number.
 
         Columns beside the region keep their values, so the first tile begins with such a column,
         and the last one ends with one, in place of a halo, unless the axis is periodic.
         """
-        (low, high), width = columns, 32 * self.columns
+        (low, high), width = across, 32 * self.columns
         right = width - 2 * self.halo(work)
         down = -(-(rows[1] - rows[0]) // (self.rows * self.warps - 2 * reach(work)))
         if work.wraps[-1]:

@@ -45,7 +45,8 @@ EDGE_ROWS = 16
 
 @dataclass(frozen=True)
 class Costs:
-    """The times of pieces relative to a piece inside, as measured for legs of a cycle in 2D.
+    """The times of pieces relative to a piece inside, as measured for legs of a cycle in 2D; in 3D
+    only `sides` counts.
 
     `edges`: of a row of the first and the last piece among others; `first`: of a row of the first
     piece alone; `sides`: the time for which the last pieces keep other blocks waiting; `rounds_up`:

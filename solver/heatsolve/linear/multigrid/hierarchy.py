@@ -51,7 +51,8 @@ def hierarchy(
     """
     plans, steps = [finest_plan(system, u, other)], []
     linear = are_even(plans[0].coefficients[:-1])
-    backend, fewest = system.backend, system.backend.fewest_in_legs(system.grid.dimension)
+    backend, ranks = system.backend, plans[0].partition.ranks
+    fewest = min(ranks.gather(backend.fewest_in_legs(system.grid.dimension)))  # GPUs may differ
     while (inverse := _inverse_of_last(plans)) is None:
         coarse, step = coarsened(plans[-1], linear)
         gathers = coarse.partition.is_gathered_on_devices(fewest)

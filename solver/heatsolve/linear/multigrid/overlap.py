@@ -3,7 +3,8 @@
 The arrays of a process hold layers of its neighbours' blocks, too: as many as the sweeps of a cycle
 spoil, one layer for each sweep, because the outermost layer is not updated. The process then works
 on its block and these layers as if there were no other process, and its own points get the values
-of a run on one process. A correction, which is right in some layers, too, is not exchanged.
+of a run on one process. The next level's solution is right in as many of the neighbours' layers as
+its interpolation reads, so it is not exchanged.
 
 Blocks overlap along the slowest axis only, where they are slabs and the backend makes half a cycle
 in one pass. For single sweeps, an exchange before each costs less than sweeps of neighbours'
@@ -40,8 +41,8 @@ PERIODIC_START = 2
 def layers_of(smoothers: Sequence[Smoother]) -> Iterator[int]:
     """The layers that the overlap of each level needs, from the finest level on.
 
-    Each sweep spoils one layer. The residual at a point reads one layer more, its restriction two
-    points below the block. On the finest level the residual after the ascent is wanted for its
+    Each sweep spoils one layer. The residual at a point reads one layer more, and its restriction
+    two layers below the block. On the finest level the residual after the ascent is wanted for its
     norm, unless there is no pre-smoothing: the descent then adds it. On other levels the result is
     wanted in the layers from which the next finer level is corrected. The outermost layer holds no
     unknowns, so it gets no correction.
@@ -212,6 +213,8 @@ def overlapped_plans(
         if not can_overlap(*pair, steps[count], least[count : count + 2]):
             break
         count += 1
+    # A level is right in its `layers`. It stores and sends `width` layers: what lies between may be
+    # wrong, and never reaches the others.
     layers = with_layers_below(plans[:count], smoothers)
     width, backend = 0, plans[0].system.backend
     for number in range(count):

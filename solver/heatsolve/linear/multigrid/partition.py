@@ -76,9 +76,15 @@ class Partition:
         return smallest < LEAST or self.all_unknowns <= GATHERED_UP_TO
 
     def is_gathered_on_devices(self, fewest: int) -> bool:
-        """Whether devices gather b of the level; `fewest`: the fewest points of a pass."""
+        """Whether devices gather b of the level.
+
+        `fewest`: the fewest points of a pass, 0 if devices make none. There are passes for slabs
+        only. Layers of the neighbours do not count as points.
+        """
         points = math.prod(int(np.diff(ends).min()) + 2 for ends in self.ends)
-        most = GATHERED_TO_FUSE if points < fewest else GATHERED_ON_DEVICES
+        are_slabs = all(parts == 1 for parts in self.dims[1:])
+        swept = fewest > 0 and (points < fewest or not are_slabs)
+        most = GATHERED_TO_FUSE if swept else GATHERED_ON_DEVICES
         return self.divided and self.all_unknowns <= most
 
     @property
