@@ -10,7 +10,7 @@ from test_solvers import case_text
 
 from heatsolve.backends import SweepSequence
 from heatsolve.backends.gpu import cycle_legs, fused_sweeps
-from heatsolve.backends.gpu.fused_sweeps import DEPTHS, PLAIN, Costs, cut, planes_of_piece
+from heatsolve.backends.gpu.fused_sweeps import DEPTHS, LEG, PLAIN, cut, planes_of_piece
 from heatsolve.backends.gpu.launch import MOST_BLOCKS
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.backends.registry import make
@@ -653,7 +653,7 @@ def test_pieces_in_space(extent, tiles):
         assert most * (planes + 6) < 1.35 * tiles * extent / 132
 
 
-@pytest.mark.parametrize("costs", [Costs(), PLAIN])
+@pytest.mark.parametrize("costs", [LEG, PLAIN])
 @pytest.mark.parametrize("extent", [1, 2, 9, 40, 513, 4097, 16382])
 def test_pieces_in_two_dimensions(extent, costs):
     """Even lengths; the first piece, which may be shorter, has the fewest rows or more."""

@@ -258,12 +258,8 @@ def proved(transport: Transport, ranks: Ranks, backend: Backend, played_back: bo
 
     `played_back`: test exchanges that a device has recorded and plays back.
     """
+    halves: Callable[[Sequence[Peer]], None] = partial(Transport.exchange, transport)
     result = True
-
-    def halves(sides: Sequence[Peer]) -> None:
-        transport.start(sides)
-        transport.finish(sides)
-
     for count, way in itertools.product(PROVING, (transport.exchange, halves)):
         sides = ring(transport, backend, count, ranks)
         # A message that leaves on one side arrives on the other; the two sides differ by a half.

@@ -210,7 +210,7 @@ def padded(shape: Sequence[int]) -> tuple[int, ...]:
     0.47 in single precision.
     """
     *slower, last = shape
-    if not slower or math.prod(shape) < FEWEST_POINTS[len(shape)]:
+    if not slower or math.prod(shape) < fewest_points(len(shape)):
         return tuple(shape)
     return *slower, last + last % 2
 
@@ -227,7 +227,7 @@ def makes_leg(leg: CycleLeg, precision: str, limits: Limits) -> bool:
     """
     if len(leg.shape) not in (2, 3) or max(leg.shape) > LARGEST:
         return False
-    if math.prod(leg.shape) < FEWEST_POINTS[len(leg.shape)]:
+    if math.prod(leg.shape) < fewest_points(len(leg.shape)):
         return False
     if len(leg.colours) > MOST_SWEEPS:
         return False

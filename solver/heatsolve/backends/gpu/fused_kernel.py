@@ -565,12 +565,12 @@ class Tile(Part):
         Columns beside the region keep their values, so the first tile begins with such a column,
         and the last one ends with one, in place of a halo, unless the axis is periodic.
         """
-        (low, high), width = across, 32 * self.columns
-        right = width - 2 * self.halo(work)
+        (low, high), halos = across, 2 * self.halo(work)
+        right = 32 * self.columns - halos
         down = -(-(rows[1] - rows[0]) // (self.rows * self.warps - 2 * reach(work)))
         if work.wraps[-1]:
             return down, -(-(high - low // 2 * 2) // right)
-        return down, max(1, -(-(high + 1 - (low - 1) // 2 * 2 - 2 * self.halo(work)) // right))
+        return down, max(1, -(-(high + 1 - (low - 1) // 2 * 2 - halos) // right))
 
     def more_planes(self, work: FusedSweeps) -> int:
         """Planes that a block goes through in addition to the planes of its piece."""

@@ -45,20 +45,21 @@ EDGE_ROWS = 16
 
 @dataclass(frozen=True)
 class Costs:
-    """The times of pieces relative to a piece inside, as measured for legs of a cycle in 2D; in 3D
-    only `sides` counts.
+    """The times of pieces relative to a piece inside; in 3D only `sides` counts.
 
     `edges`: of a row of the first and the last piece among others; `first`: of a row of the first
     piece alone; `sides`: the time for which the last pieces keep other blocks waiting; `rounds_up`:
     whether a single row that is left over counts as a piece.
     """
 
-    edges: float = 2.0
-    first: float = 2.5
-    sides: float = 0.3
-    rounds_up: bool = True
+    edges: float
+    first: float
+    sides: float
+    rounds_up: bool
 
 
+LEG = Costs(edges=2.0, first=2.5, sides=0.3, rounds_up=True)
+"""Of legs of a cycle, measured in 2D on an H200."""
 PLAIN = Costs(edges=1.4, first=2.0, sides=0.1, rounds_up=False)
 """Of plain sweeps in 2D, whose blocks begin at the sides: fitted to passes of seven sweeps over
 2118 to 16382 rows on an H200."""
@@ -192,7 +193,7 @@ class FusedKernel:
             beyond = self.work.sweeps + self.work.has_residual + 2 + (self.work.margin or 0)
             least_first = lead(self.work) + beyond
             edges = max(EDGE_ROWS, least_first + least_first % 2), beyond
-            costs = Costs() if self._is_leg else PLAIN
+            costs = LEG if self._is_leg else PLAIN
             rows, fewer = cut(extent, across, more, blocks, processors, edges, costs)
             return Launch((across, _pieces(extent + fewer, rows), 1), block, ()), (rows, fewer)
         tiles = shape.tiles(self.work, *region[1:])
@@ -240,13 +241,19 @@ def planes_of_piece(extent: int, tiles: int, more: int, processors: int) -> int:
         in_turn = _pieces(whole * tiles, processors) * (length + more)
         return max(shared, in_turn) + length + more
 
-    least, most = (min(bound, extent + extent % 2) for bound in LENGTHS)
-    lengths = [n for n in range(least, most + 1, 2) if _pieces(extent, n) < MOST_BLOCKS]
-    return min(lengths, key=time)
+    return min(_lengths(extent), key=time)
 
 
 def _pieces(extent: int, length: int) -> int:
     return -(-extent // length)
+
+
+def _lengths(extent: int) -> Iterator[int]:
+    """The lengths that pieces of an extent may have: even, so all begin at rows of one colour."""
+    least, most = (min(bound, extent + extent % 2) for bound in LENGTHS)
+    for length in range(least, most + 1, 2):
+        if _pieces(extent, length) < MOST_BLOCKS:
+            yield length
 
 
 @cache
@@ -257,7 +264,7 @@ def cut(
     blocks: int,
     processors: int,
     at_edges: tuple[int, int] = (0, 0),
-    costs: Costs = Costs(),
+    costs: Costs = LEG,
 ) -> tuple[int, int]:
     """The length of each piece of an extent, and by how much the first piece is shorter.
 
@@ -272,10 +279,7 @@ def cut(
     edges = sum(at_edges) if extent > 4 * least_first else 0
     saturating = min(SATURATING, blocks)
     best = (math.inf, 0, 0)
-    least, most = (min(bound, extent + extent % 2) for bound in LENGTHS)
-    for length in range(least, most + 1, 2):  # all pieces begin at rows of one colour
-        if _pieces(extent, length) >= MOST_BLOCKS:
-            continue
+    for length in _lengths(extent):
         first, blocks_like_it = length, float(across * _pieces(extent, length))
         if edges:
             first = min(least_first + (extent - edges) % length // 2 * 2, length)

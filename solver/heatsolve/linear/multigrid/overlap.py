@@ -54,13 +54,15 @@ def layers_of(smoothers: Sequence[Smoother]) -> Iterator[int]:
         wanted = (corrected + 1) // 2 + 1
 
 
-def with_layers_below(plans: Sequence[Plan], smoothers: Sequence[Smoother]) -> list[int]:
-    """The layers of each level if the levels of these plans overlap, so that few need exchanges.
+def with_layers_below(
+    least: Sequence[int], plans: Sequence[Plan], smoothers: Sequence[Smoother]
+) -> list[int]:
+    """The layers of each level, the `least` or more, so that few of these plans need exchanges.
 
     If a level has enough layers, restriction finds all layers of the next level's b: two layers
     for each, and the layers that the descent spoils.
     """
-    layers = list(layers_of(smoothers))
+    layers = list(least)
     for number in reversed(range(len(plans) - 1)):
         wide, layer = _layers_for(layers[number + 1], smoothers[number]), plans[number].u.shape[1:]
         few = (wide - layers[number]) * math.prod(layer) <= MOST_ELEMENTS
@@ -215,7 +217,7 @@ def overlapped_plans(
         count += 1
     # A level is right in its `layers`. It stores and sends `width` layers: what lies between may be
     # wrong, and never reaches the others.
-    layers = with_layers_below(plans[:count], smoothers)
+    layers = with_layers_below(least, plans[:count], smoothers)
     width, backend = 0, plans[0].system.backend
     for number in range(count):
         fine, coarse, step = plans[number], blocks[number], steps[number]
@@ -275,10 +277,10 @@ def can_overlap(fine: Plan, coarse: Plan, step: Step, layers: Sequence[int]) -> 
 
 def are_slabs(plan: Plan, thickness: int) -> bool:
     """Whether blocks are slabs of this thickness; a periodic axis must have an even point count."""
-    (parts, *others), ends = plan.partition.dims, plan.partition.ends[0]
+    partition, ends = plan.partition, plan.partition.ends[0]
     return (
-        parts > 1
-        and all(number == 1 for number in others)
+        partition.divided
+        and partition.in_slabs
         and int(np.diff(ends).min()) >= thickness
         and not (plan.metrics[0].axis.periodic and ends[-1] % 2 == 1)
     )

@@ -66,6 +66,11 @@ class Partition:
         return any(parts > 1 for parts in self.dims)
 
     @property
+    def in_slabs(self) -> bool:
+        """Whether only the slowest axis may be divided."""
+        return all(parts == 1 for parts in self.dims[1:])
+
+    @property
     def too_fine(self) -> bool:
         """Whether the level is to be gathered before it is halved."""
         smallest = min(
@@ -82,8 +87,7 @@ class Partition:
         only. Layers of the neighbours do not count as points.
         """
         points = math.prod(int(np.diff(ends).min()) + 2 for ends in self.ends)
-        are_slabs = all(parts == 1 for parts in self.dims[1:])
-        swept = fewest > 0 and (points < fewest or not are_slabs)
+        swept = fewest > 0 and (points < fewest or not self.in_slabs)
         most = GATHERED_TO_FUSE if swept else GATHERED_ON_DEVICES
         return self.divided and self.all_unknowns <= most
 
