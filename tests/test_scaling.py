@@ -37,7 +37,8 @@ def record(ranks, seconds, kind="weak", counts=(100, 100), **more):
     return {
         "case": "plate", "kind": kind, "ranks": ranks, "backend": "numpy", "unit": "step",
         "precision": "float64", "link": "MPI", "dims": [ranks, 1], "counts": list(counts),
-        "periodic": [], "unknowns": unknowns, "seconds": seconds, "updates": 3.0 * unknowns,
+        "periodic": [], "unknowns": unknowns, "seconds": seconds, "alone": None,
+        "updates": 3.0 * unknowns,
         "bytes": 48.0 * unknowns, "waited": 0.25, "balance": 1.0,
         "iterations": None, "steps": None, "launches": None, "halo": 1, "timeline": [],
         "sweeping": None, "exchanging": None,
@@ -63,6 +64,32 @@ def test_the_table_of_a_weak_study():
     assert second.throughput == 1e4 / 2.5e-3  # of one process
     assert second.efficiency == pytest.approx(0.8)
     assert second.updates_per_second == pytest.approx(6e4 / 2.5e-3)
+
+
+def test_gpus_are_compared_with_themselves_alone():
+    """In their own launch: the clocks of another one may have been higher."""
+    weak = [WEAK[0], WEAK[1] | {"alone": [2.2e-3, 2.0e-3, 2.1e-3]}]
+    first, second = scaling.table(weak)
+    assert (first.alone, first.efficiency) == (None, 1.0)
+    assert second.efficiency == pytest.approx(2.1 / 2.5)
+    assert "Efficiency of 2: over each GPU alone, measured in turn, 2.1 ms." in (
+        scaling.markdown([first, second])
+    )
+    strong = scaling.table([STRONG[0], STRONG[1] | {"alone": [2.4e-3]}])
+    assert strong[1].efficiency == pytest.approx(2.4 / (4 * 0.8))
+
+
+def test_a_gpu_is_measured_alone_if_it_has_room(monkeypatch):
+    case = of_kind("strong", "taylor-green-3d", [], 1, 512)
+    monkeypatch.setattr(scaling, "SECONDS_A_REPEAT", 1e-9)
+    assert scaling.measure(case, "strong", "numpy", Ranks(), one=case)["alone"] is None  # a host
+    monkeypatch.setattr(NumpyBackend, "on_device", True)
+    monkeypatch.setattr(NumpyBackend, "memory", lambda machine: (1 << 30, 1 << 31))
+    made = scaling.measure(case, "strong", "numpy", Ranks(), one=case)
+    assert made["alone"] is None  # as much again is not free
+    monkeypatch.setattr(NumpyBackend, "memory", lambda machine: (2 << 30, 3 << 30))
+    made = scaling.measure(case, "strong", "numpy", Ranks(), one=case)
+    assert len(made["alone"]) == len(made["seconds"]) == scaling.REPEATS
 
 
 def test_the_table_of_a_strong_study():
@@ -166,7 +193,7 @@ def test_differing_steps_are_told():
     other = [given, record(2, [1e-3], case="taylor-green-3d", steps=[6, 3])]
     assert [*scaling.differences(scaling.table(other))] == [
         "The numbers of processes were measured with more than one range of steps: "
-        "5 to 26 (1); 6 to 27 (2)"
+        "5 to 41 (1); 6 to 42 (2)"
     ]
 
 

@@ -20,7 +20,7 @@ from heatsolve.time.sampling import Sampling
 from heatsolve.time.schedule import Schedule
 from heatsolve.time.step_size import TimeStep, TimeStepController
 
-FEWEST_CHECKS = 1000
+FEWEST_CHECKS = 100
 """The least number of checks in a march whose history needs only the norm."""
 Pauses = Generator[Pause, Until | None, Outcome]
 """A run that pauses before its first iteration or step. At each pause the program sends the place

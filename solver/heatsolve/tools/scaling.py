@@ -2,7 +2,8 @@
 
 A *weak* study gives every process the same number of unknowns, a *strong* study divides the same
 case among more processes. Throughput is units of work (solves, iterations, steps) times unknowns a
-second; efficiency is the throughput of a process over its throughput in the smallest launch.
+second; efficiency is the throughput of a process over its throughput in the smallest launch, or on
+GPUs over the throughput of each GPU alone, which the same launch measures in turn.
 
 python -m heatsolve.tools.scaling CASE KIND PER_RANK BACKEND FILE [KEY=VALUE ...]
 
@@ -21,6 +22,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import time as clock
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -277,9 +279,9 @@ def growth(block: Sequence[int], ranks: int, on_device: bool) -> tuple[int, ...]
 
 # ---- a launch ------------------------------------------------------------------------------------
 
-REPEATS = 7
-SECONDS_A_REPEAT = 0.5
-WARM_UP = (0.02, 0.2, *[1.0] * 10)
+REPEATS = 12
+SECONDS_A_REPEAT = 0.25
+WARM_UP = (0.04, 0.4, *[1.0] * 10)
 """Warm-up runs, in shares of a repeat, until the times of a unit in two runs differ by less than a
 factor of two: each is as many units long as the time of the run before it tells. They make
 connections, compile and record graphs, and do not count."""
@@ -309,7 +311,7 @@ class Worker:
     """
 
     def __init__(self, problem: Model):
-        self._problem, self.made = problem, 0
+        self._problem, self.machine, self.made = problem, problem.backend, 0
         self.iterations: int | None = None
         case = problem.case
         if case.time is not None:
@@ -357,7 +359,12 @@ class Worker:
 
 
 def measure(
-    case: Case, kind: str, backend: str | None, ranks: Ranks, earlier: dict[str, Any] | None = None
+    case: Case,
+    kind: str,
+    backend: str | None,
+    ranks: Ranks,
+    earlier: dict[str, Any] | None = None,
+    one: Case | None = None,
 ) -> dict[str, Any]:
     """The record of this size; all processes together.
 
@@ -365,43 +372,46 @@ def measure(
     `steps`: the number before the first repeat, and the number of a repeat. `earlier`: the record
     from which they are taken, if it is of the same study.
 
-    `seconds`: the time of a unit of work on the slowest process, for each repeat. `updates`,
-    `bytes`: of a unit, over all processes; `launches`: of a unit, on a GPU, one process.
-    `iterations`: of a solve. `halo`: the layers of an exchange. `waited`: the share of the time in
-    which a process only waited for messages (None where a device waits and does not tell).
-    `balance`: unknowns of the mean process over the largest. `latency`, `bandwidth`: of an exchange
-    with both neighbours (s, B/s).
+    `seconds`: the time of a unit of work on the slowest process, for each repeat. `alone`: for each
+    repeat the mean time of a unit where each GPU makes the case `one` of one process alone, None
+    where it is not measured. `updates`, `bytes`: of a unit, over all processes; `launches`: of a
+    unit, on a GPU, one process. `iterations`: of a solve. `halo`: the layers of an exchange.
+    `waited`: the share of the time in which a process only waited for messages (None where a device
+    waits and does not tell). `balance`: unknowns of the mean process over the largest. `latency`,
+    `bandwidth`: of an exchange with both neighbours (s, B/s).
     """
     quiet = Report(quiet=True)
     problem = set_up(case, machine_of(case, backend, quiet, ranks), quiet, ranks)
     machine, transport = problem.backend, problem.halo.transport
     steps = steps_of(earlier, problem, kind, ranks.size)
     work = Worker(problem)
-
-    def timed(count: int) -> float:
-        def units() -> None:
-            work.make(count)
-            machine.sync()
-
-        machine.sync()
-        return time_of(ranks, units) / count
-
     marches = work.unit == "step"
     if marches and steps is not None:
         before, count = steps
-        timed(before)  # more than a repeat, so that all is compiled and recorded
+        seconds_of_all(work, before, ranks)  # more than a repeat: all is compiled and recorded
     else:
-        seconds = timed(1)
+        seconds = max(seconds_of_all(work, 1, ranks))
         for share in WARM_UP:
             count = max(1, int(share * SECONDS_A_REPEAT / max(seconds, 1e-7)))
-            last, seconds = seconds, timed(count)
+            last, seconds = seconds, max(seconds_of_all(work, count, ranks))
             if share == 1.0 and max(last, seconds) < 2.0 * min(last, seconds):
                 break  # else something was compiled or recorded in one of the two runs
         before = work.made
+    alone = None if one is None else alone_on_device(one, backend, problem, ranks)
+    if alone is not None:
+        for units in (before,) if marches else (count, count):
+            seconds_of_all(alone, units, ranks)
     machine.points_updated = machine.bytes_moved = machine.launches = 0
     transport.restart_clocks()
-    repeats = [timed(count) for _ in range(REPEATS)]
-    cost = shares(problem, count * sum(repeats))
+    together: list[float] = []
+    apart: list[float] = []
+    for turn in range(REPEATS):
+        if alone is not None and turn % 2:  # clocks depend on the load before
+            apart.append(statistics.mean(seconds_of_all(alone, count, ranks)))
+        together.append(max(seconds_of_all(work, count, ranks)))
+        if alone is not None and not turn % 2:
+            apart.append(statistics.mean(seconds_of_all(alone, count, ranks)))
+    cost = shares(problem, count * sum(together))
     work_done = ranks.gather((machine.points_updated, machine.bytes_moved))
     updates, moved = (sum(each) / (count * REPEATS) for each in zip(*work_done, strict=True))
     launches = machine.launches / (count * REPEATS) if machine.on_device else None
@@ -411,7 +421,7 @@ def measure(
         "precision": case.solver.precision, "unit": work.unit, "link": transport.name(machine),
         "dims": list(reversed(problem.dims)), "counts": list(case.grid.counts),
         "periodic": list(case.grid.periodic), "halo": problem.halo.depth,
-        "unknowns": problem.whole.all_unknowns, "seconds": repeats,
+        "unknowns": problem.whole.all_unknowns, "seconds": together, "alone": apart or None,
         "iterations": work.iterations, "steps": [before, count] if marches else None,
         "launches": launches,
         "updates": updates, "bytes": moved, "waited": cost.waited, "balance": cost.balance,
@@ -419,6 +429,33 @@ def measure(
         "machine": {"node": platform.node(), "nodes": len(set(ranks.gather(platform.node()))),
                     "cores": os.cpu_count(), "gpu": gpu_name(ranks.local_rank)},
     }  # fmt: skip
+
+
+def seconds_of_all(work: "Worker", count: int, ranks: Ranks) -> list[float]:
+    """The time of one of `count` units of work on each process; all begin together."""
+    work.machine.sync()
+    ranks.gather(None)
+    began = clock.perf_counter()
+    work.make(count)
+    work.machine.sync()
+    return [seconds / max(count, 1) for seconds in ranks.gather(clock.perf_counter() - began)]
+
+
+def alone_on_device(
+    one: Case, backend: str | None, problem: Model, ranks: Ranks
+) -> "Worker | None":
+    """The work of the case `one` on each GPU by itself, if there is memory for it beside `problem`.
+
+    On a host there is none: processes that share its memory are no processes alone.
+    """
+    machine, quiet = problem.backend, Report(quiet=True)
+    if not machine.on_device:
+        return None
+    free, total = machine.memory()
+    share = grid_of(one).all_unknowns * ranks.size / problem.whole.all_unknowns
+    if not all(ranks.gather(share * (total - free) < free)):
+        return None
+    return Worker(set_up(one, machine_of(one, backend, quiet, ranks), quiet, Ranks()))
 
 
 def steps_of(
@@ -491,7 +528,8 @@ class Size:
     """One number of processes: the median time of a unit of work (s), and rates.
 
     `throughput`, `lowest`, `highest`: unknowns a second of one process, in the median, the slowest
-    and the fastest repeat. `waited`: the share of the time that is spent only on waiting.
+    and the fastest repeat. `alone`: the median time of a unit where each GPU works alone (s).
+    `waited`: the share of the time that is spent only on waiting.
     `iterations`: of a solve; `steps`: of a march; `launches`: of a unit, on a GPU; `halo`: layers
     of an exchange. `sweeping`, `exchanging`: seconds in which the mean process sweeps, and only
     exchanges.
@@ -505,6 +543,7 @@ class Size:
     lowest: float
     highest: float
     efficiency: float
+    alone: float | None
     updates_per_second: float
     bytes_per_second: float
     waited: float | None
@@ -547,6 +586,7 @@ class Record(BaseModel):
     periodic: list[str]
     unknowns: PositiveInt
     seconds: Annotated[list[PositiveFloat], Field(min_length=1)]
+    alone: Annotated[list[PositiveFloat], Field(min_length=1)] | None = None
     updates: NonNegativeFloat
     bytes: NonNegativeFloat
     waited: float | None
@@ -624,17 +664,21 @@ def differences(sizes: Sequence[Size]) -> Iterator[str]:
 
 
 def table(measured: Sequence[dict[str, Any]]) -> list[Size]:
-    """The sizes of the records; efficiency compares each size with the first."""
+    """The sizes of the records; efficiency compares each size with its GPUs alone, or where these
+    were not measured with the first size."""
     sizes: list[Size] = []
     for record in measured:
         ranks, unknowns, times = record["ranks"], record["unknowns"], record["seconds"]
         seconds = statistics.median(times)
         share = unknowns / ranks
         reference = sizes[0].throughput if sizes else share / seconds
+        alone = statistics.median(record["alone"]) if record["alone"] else None
+        if alone is not None:
+            reference = (share if record["kind"] == "weak" else unknowns) / alone
         sizes.append(Size(
             ranks, unknowns, record["unit"], seconds,
             share / seconds, share / max(times), share / min(times), share / seconds / reference,
-            record["updates"] / seconds, record["bytes"] / seconds,
+            alone, record["updates"] / seconds, record["bytes"] / seconds,
             record["waited"], record["balance"],
             record["iterations"], _range_of(record["steps"]), record["launches"], record["halo"],
             record["link"] if ranks > 1 else "",
@@ -702,8 +746,19 @@ def markdown(sizes: Sequence[Size]) -> str:
             f"| {size.iterations or ''} | {launches} | {size.halo} "
             f"| {waited} | {size.balance:.3f} | {size.link} |"
         )
-    said = [*map(_of_time_line, sizes), *[f"{each}." for each in differences(sizes)]]
+    of_sizes = [*map(_of_gpus_alone, sizes), *map(_of_time_line, sizes)]
+    said = [*of_sizes, *[f"{each}." for each in differences(sizes)]]
     return "\n".join([*rows, *[f"\n{each}" for each in said if each]]) + "\n"
+
+
+def _of_gpus_alone(size: Size) -> str:
+    """The sentence on the GPUs of a size alone; "" if they were not measured."""
+    if size.alone is None:
+        return ""
+    return (
+        f"Efficiency of {size.ranks}: over each GPU alone, measured in turn, "
+        f"{1e3 * size.alone:.4g} ms."
+    )
 
 
 def _of_time_line(size: Size) -> str:
@@ -873,7 +928,8 @@ def main(arguments: Sequence[str]) -> None:
             case = case.altered(parallel={"threads": 1})
         with locating(case):
             earlier = _smallest(Path(path).parent) if ranks.rank == 0 else None
-            record = measure(case, kind, named, ranks, ranks.gather(earlier)[0])
+            one = of_kind(kind, source, overrides, 1, wanted, named) if ranks.size > 1 else None
+            record = measure(case, kind, named, ranks, ranks.gather(earlier)[0], one)
             if ranks.rank == 0:  # before a time line, for which memory may be too small
                 write_json(Path(path), record)
             record |= time_line(case, named, ranks, statistics.median(record["seconds"]))
