@@ -19,7 +19,7 @@ and stores one: a branch of its own would delay all threads of its warp, in one 
 import itertools
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -76,6 +76,10 @@ class Dialect:
 
     def integer(self, name: str, value: str) -> str:
         return self.assign_integer.format(name=name, value=value)
+
+    def with_indices(self, kind: str) -> "Dialect":
+        """This dialect with integers of another C type."""
+        return replace(self, assign_integer=f"const {kind} {{name}} = {{value}};")
 
     def block(self, axis: str) -> str:
         return self.wide.format(f"{self.launch}blockIdx.{axis}")

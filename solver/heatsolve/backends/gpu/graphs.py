@@ -44,8 +44,10 @@ MOST_BESIDE = 1 << 17
 """The most points of a sweep that may share a kernel with independent sweeps."""
 MOST_SWEEPS = 150
 """The most sweeps of a kernel."""
-WORDS = 70
+WORDS = 71
 """The most words of a row of a kernel's table, which lies in shared memory."""
+MOST_IN_32_BITS = (1 << 31) - 1
+"""The most elements of an array that indices of 32 bits reach."""
 THREADS, WARP = 1024, 32
 THREADS_BESIDE = 256
 """Threads of a block that has one sweep only."""
@@ -78,6 +80,13 @@ class SmallSweep:
     @property
     def points(self) -> int:
         return points_of(self.region)
+
+    @property
+    def function(self) -> "Function":
+        """Its function: with indices of 32 bits where they reach all elements, which is faster."""
+        shapes = [getattr(operand, "shape", ()) for operand in self.operands]
+        narrow = all(math.prod(shape) <= MOST_IN_32_BITS for shape in shapes)
+        return self.signature, self.tape, "int" if narrow else "integer"
 
     def dependencies(self, address: Callable[[Any], int]) -> Dependencies:
         """The parts of arrays that the sweep writes and reads."""
@@ -122,6 +131,10 @@ class SmallSweep:
         return words
 
 
+Function: TypeAlias = tuple[Signature, Tape, str]
+"""A function of a kernel: its operands, its operations, and the type of its indices."""
+
+
 class Group:
     """Independent sweeps: none reads or writes a part that another one writes."""
 
@@ -145,34 +158,29 @@ def _operands(signature: Signature) -> list[tuple[str, Any]]:
 
 
 @cache
-def source(functions: tuple[tuple[Signature, Tape], ...], width: int, beside: bool) -> str:
+def source(functions: tuple[Function, ...], width: int, beside: bool) -> str:
     """CUDA C of the kernel `sweeps` for these point functions, with table rows of `width` words;
     `beside`: for sweeps beside each other, not in turn."""
-    threads, head = (THREADS_BESIDE, 1) if beside else (THREADS, 3)
+    threads, head = (THREADS_BESIDE, 2) if beside else (THREADS, 4)
     numbers = range(len(functions))
-    cases = [f"case {n}: sweep_{n}(row + {head}, n, threads); break;" for n in numbers]
+    cases = [f"case {n}: sweep_{n}(row + {head}, n, points, threads); break;" for n in numbers]
     texts = [_function(n, *function) for n, function in enumerate(functions)]
-    gated = any(signature.gated for signature, _ in functions)
+    gated = any(signature.gated for signature, *_ in functions)
     lines = f"#define WIDTH {width}\n#define THREADS {threads}\n#define GATED {int(gated)}\n"
     lines += macro("SWEEP_CASES", cases) + "typedef long long integer;\n"
     kernel = cuda_text("sweeps_beside.cuh" if beside else "small_sweeps.cuh")
     return lines + "".join(texts) + kernel
 
 
-def _function(number: int, signature: Signature, tape: Tape) -> str:
+def _function(number: int, signature: Signature, tape: Tape, index: str) -> str:
     """The C function of a sweep, which reads all its operands from its row of the table."""
-    axes = INDEX_NAMES[: tape.dimension]
+    axes, dialect = INDEX_NAMES[: tape.dimension], C_DIALECT.with_indices(index)
     names = [f"{end}_{axis}" for axis in axes for end in ("low", "high")] + extent_names(signature)
-    bounds, strides = names[: 2 * len(axes)], names[2 * len(axes) :]
-    points = " * ".join(f"across_{axis}" for axis in axes)
-    lines = [f"const integer {name} = row[{place}];" for place, name in enumerate(bounds)]
+    lines = [dialect.integer(name, f"row[{place}]") for place, name in enumerate(names)]
     lines += [f"const unsigned across_{axis} = high_{axis} - low_{axis};" for axis in axes]
-    # Most threads have no point of most sweeps.
-    lines += [f"const unsigned points = {points};", "if (n >= points) return;"]
-    lines += [f"const integer {name} = row[{n}];" for n, name in enumerate(strides, len(bounds))]
     for place, (name, kind) in enumerate(_operands(signature), len(names)):
         if kind == INTEGER:
-            lines.append(f"const integer {name} = row[{place}];")
+            lines.append(dialect.integer(name, f"row[{place}]"))
         elif isinstance(kind, str) and kind != "array":
             real = REAL_OF[signature.precision]
             lines.append(f"const {real} {name} = ({real})__longlong_as_double(row[{place}]);")
@@ -181,16 +189,13 @@ def _function(number: int, signature: Signature, tape: Tape) -> str:
             lines.append(f"{real}* const {name} = reinterpret_cast<{real}*>(row[{place}]);")
     indices, rest = [], "n"
     for axis in reversed(axes[1:]):
-        indices.append(f"const integer {axis} = low_{axis} + {rest} % across_{axis};")
+        indices.append(dialect.integer(axis, f"low_{axis} + {rest} % across_{axis}"))
         rest = f"{rest} / across_{axis}"
-    indices.append(f"const integer {axes[0]} = low_{axes[0]} + {rest};")
-    inside = [
-        *indices,
-        *places(signature, C_DIALECT),
-        *body(tape, signature, C_DIALECT, 0, 1),
-    ]
+    indices.append(dialect.integer(axes[0], f"low_{axes[0]} + {rest}"))
+    inside = [*indices, *places(signature, dialect), *body(tape, signature, dialect, 0, 1)]
     return (
-        f"__device__ void sweep_{number}(const integer* row, unsigned n, unsigned threads) {{\n    "
+        f"__device__ void sweep_{number}(const integer* row, unsigned n, unsigned points, "
+        "unsigned threads) {\n    "
         + "\n    ".join(lines)
         + "\n    for (; n < points; n += threads) {\n        "
         + "\n        ".join(inside)
@@ -251,7 +256,7 @@ def _in_turn(
     for number, group in enumerate(groups):
         begins = 0
         for place, sweep in enumerate(group):
-            order.append([int(number > 0 and place == 0), begins % THREADS])
+            order.append([int(number > 0 and place == 0), begins % THREADS, sweep.points])
             begins += -(-sweep.points // WARP) * WARP
     functions, table = _table(backend, sweeps, order)
     few_sizes = 1 << (8 * table.size - 1).bit_length()  # each size is a kernel of its own
@@ -263,7 +268,7 @@ def _in_turn(
 
 def _beside(backend: "DeviceBackend", sweeps: Sequence[SmallSweep]) -> Callable[[], None]:
     """A call that queues independent sweeps, each in blocks of its own."""
-    functions, table = _table(backend, sweeps, [[]] * len(sweeps))
+    functions, table = _table(backend, sweeps, [[sweep.points] for sweep in sweeps])
     counts = [-(-sweep.points // THREADS_BESIDE) for sweep in sweeps]
     owners = np.array([(row, n) for row, count in enumerate(counts) for n in range(count)])
     kernel = backend.c_kernel(source(functions, table.shape[1], True), 0)
@@ -274,13 +279,13 @@ def _beside(backend: "DeviceBackend", sweeps: Sequence[SmallSweep]) -> Callable[
 
 def _table(
     backend: "DeviceBackend", sweeps: Sequence[SmallSweep], order: Sequence[Sequence[int]]
-) -> tuple[tuple[tuple[Signature, Tape], ...], np.ndarray]:
+) -> tuple[tuple[Function, ...], np.ndarray]:
     """The point functions of sweeps; and for each sweep a row with the number of its function, the
     numbers of its `order`, and its operands."""
-    functions = tuple(dict.fromkeys((sweep.signature, sweep.tape) for sweep in sweeps))
+    functions = tuple(dict.fromkeys(sweep.function for sweep in sweeps))
     number_of = {function: number for number, function in enumerate(functions)}
     rows = [
-        [number_of[sweep.signature, sweep.tape], *numbers, *sweep.row(backend.address)]
+        [number_of[sweep.function], *numbers, *sweep.row(backend.address)]
         for sweep, numbers in zip(sweeps, order, strict=True)
     ]
     table = np.zeros((len(rows), max(map(len, rows))), np.int64)
