@@ -172,7 +172,7 @@ def test_only_fields_beyond_the_cache_gain():
     """And a point function whose reach depends on an argument makes single sweeps."""
     backend = NumbaBackend()
     backend.tiling = Tiling(worth=8 * 40 * 40)
-    for n, most in ((40, 1), (41, 11)):
+    for n, most in ((40, 1), (41, 13)):
         u, inner = np.zeros((n, n)), ((1, n - 1),) * 2
         stages = [(np.zeros((1, 1)), 1.0)] * MOST_FUSED
         given = (inner, stages, (False, False), [None] * MOST_FUSED)

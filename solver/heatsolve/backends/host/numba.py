@@ -25,7 +25,7 @@ from heatsolve.backends import exact_sums as sums
 from heatsolve.backends.compilation import WATCH, digest
 from heatsolve.backends.host import HostBackend
 from heatsolve.backends.host.numba_loops import KEY, SEGMENT, loop_nest
-from heatsolve.backends.host.time_tiling import KINDS, Tiling, pass_source, radii
+from heatsolve.backends.host.time_tiling import KINDS, Tiling, in_lines, pass_source, radii
 from heatsolve.stencil.language import Point
 from heatsolve.stencil.trace import INTEGER, Tape
 
@@ -150,7 +150,7 @@ class NumbaBackend(HostBackend):
             if extents not in room:
                 tile, ring = self._tile_and_ring(extents, levels, reach)
                 terms = np.empty((chunks, tile[-1]))
-                room[extents] = tile, np.empty((chunks, *ring), self.dtype), terms
+                room[extents] = tile, in_lines((chunks, *ring), self.dtype), terms
             tile, rings, terms = room[extents]
             numbers = np.empty((levels, len(reals)), self.dtype)
             numbers[:] = [[stage[n] for n in reals] for stage in stages]

@@ -9,10 +9,13 @@ overlapped tiles: S. Krishnamoorthy et al., PLDI 2007). For each point of each l
 function's operations and their values are those of single sweeps, hence the bits are, too.
 """
 
+import math
 import os
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from heatsolve.backends import Signature
 from heatsolve.backends.host.numba_loops import KEPT, KEY, REDUCTIONS, python_expression
@@ -43,6 +46,7 @@ def pass_source(
     reach = radii(tape)
     assert reach is not None
     arrays = [f"a{n}" for n, a in enumerate(signature.arguments) if n and not isinstance(a, str)]
+    vector = LINE // np.dtype(signature.precision).itemsize
     lines = [_line(part, signature, tape, reach, arrays) for part in ("first", "middle", "last")]
     imports = f"""\
         import numpy as np
@@ -52,7 +56,7 @@ def pass_source(
         {REDUCTIONS}
         real = np.{signature.precision}
         """
-    loops = _loops(name, tape.dimension, reach, wraps, arrays, threaded)
+    loops = _loops(name, tape.dimension, reach, wraps, arrays, threaded, vector)
     return "\n\n".join([textwrap.dedent(imports), *lines, loops]) + "\n"
 
 
@@ -189,8 +193,10 @@ def _loops(
     wraps: Sequence[bool],
     arrays: Sequence[str],
     threaded: bool,
+    vector: int,
 ) -> str:
-    """The function that goes through the tiles, and in each through rows and levels."""
+    """The function that goes through the tiles, and in each through rows and levels; `vector`: the
+    elements of a cache line."""
     axes = INDEX_NAMES[:dimension]
     bounds = [f"{end}_{a}" for a in axes for end in ("low", "high")]
     counted = [f"{end}_{a}" for a in axes for end in ("from", "to")]
@@ -212,12 +218,16 @@ def _loops(
             f"            last_{axis} = min(first_{axis} + tile_{axis}, high_{axis})",
             f"            block //= tiles_{axis}",
         ]
-    body = _levels(axes, reach, wraps, arrays)
+    body = _levels(axes, reach, wraps, arrays, vector)
     return "\n".join(lines) + "\n" + textwrap.indent(body, " " * 12)
 
 
 def _levels(
-    axes: Sequence[str], reach: Sequence[int], wraps: Sequence[bool], arrays: Sequence[str]
+    axes: Sequence[str],
+    reach: Sequence[int],
+    wraps: Sequence[bool],
+    arrays: Sequence[str],
+    vector: int,
 ) -> str:
     """The rows of a tile, level behind level."""
     outer, inner = axes[:-1], axes[-1]
@@ -251,18 +261,28 @@ def _levels(
         else:
             put(f"inside = inside and low_{axis} <= {axis} < high_{axis}")
         put(f"own = own and max(first_{axis}, from_{axis}) <= {axis} < min(last_{axis}, to_{axis})")
-    start, stop = _extent(inner, reach[-1], wraps[-1])
+    # Rows begin at a line of the cache: a vector across two lines takes as long as two. The points
+    # that a level makes more than the next one reads depend on points that nobody has made.
+    start, stop = _extent(inner, reach[-1], wraps[-1], vector)
     put(f"start = {start}", f"stop = {stop}")
-    row = _row(axes, reach, wraps[-1], arrays)
+    row = _row(axes, reach, wraps[-1], arrays, vector)
     return "\n".join(lines) + "\n" + textwrap.indent(row, "    " * depth)
 
 
-def _extent(axis: str, radius: int, wrap: bool) -> tuple[str, str]:
-    """The points along an axis that a level needs: around the tile, and not beyond the ghosts."""
+def _extent(axis: str, radius: int, wrap: bool, vector: int = 1) -> tuple[str, str]:
+    """The points along an axis that a level needs: around the tile, and not beyond the ghosts; up
+    to a whole `vector` below it where the axis is not periodic."""
     start, stop = f"first_{axis} - around * {radius}", f"last_{axis} + around * {radius}"
     if wrap:
         return start, stop
+    if vector > 1:
+        start = f"first_{axis} - {_rounded_up(f'around * {radius}', vector)}"
     return f"max({start}, low_{axis} - {radius})", f"min({stop}, high_{axis} + {radius})"
+
+
+def _rounded_up(number: str, vector: int) -> str:
+    """The text of a number, rounded up to whole vectors."""
+    return f"({number} + {vector - 1}) // {vector} * {vector}"
 
 
 def _wrapped(axis: str) -> list[str]:
@@ -274,14 +294,16 @@ def _wrapped(axis: str) -> list[str]:
     ]
 
 
-def _row(axes: Sequence[str], reach: Sequence[int], wrap: bool, arrays: Sequence[str]) -> str:
+def _row(
+    axes: Sequence[str], reach: Sequence[int], wrap: bool, arrays: Sequence[str], vector: int
+) -> str:
     """One row of one level: fixed points keep the values of u, the sweep makes the rest."""
     outer, inner = axes[:-1], axes[-1]
     local = [f"uint64({a} - first_{a} + levels * {r})" for a, r in zip(outer, reach, strict=False)]
     place = [f"uint64(at_{a})" for a in outer]
     kept = [f"uint64({outer[0]} - first_i + levels * {reach[0]}) % uint64({2 * reach[0] + 1})",
             *local[1:]] if outer else []  # fmt: skip
-    base = f"first_{inner} - levels * {reach[-1]}"
+    base = f"first_{inner} - {_rounded_up(f'levels * {reach[-1]}', vector)}"
 
     def keep(low: str, high: str) -> list[str]:
         ring = ", ".join(["chunk", "level", *kept, f"uint64(x - ({base}))"])
@@ -357,7 +379,7 @@ class Tiling:
 
     worth: int = field(default_factory=lambda: cache_size(3, 32 << 20))
     ring: int = field(default_factory=lambda: 4 * cache_size(2, 1 << 20))
-    depth: tuple[int, int, int] = (15, 11, 5)
+    depth: tuple[int, int, int] = (15, 13, 5)
     row: tuple[int, int, int] = (4096, 2048, 512)
     height: int = 1024
 
@@ -405,9 +427,18 @@ class Tiling:
         return levels - 1, 2 * reach[0] + 1, *middle, inner
 
 
+def in_lines(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+    """An array of zeros that begins at a line of the cache."""
+    size = math.prod(shape) * dtype.itemsize
+    memory = np.zeros(size + LINE, np.uint8)
+    first = -memory.ctypes.data % LINE
+    return memory[first : first + size].view(dtype).reshape(shape)
+
+
 def ring_row(tile: int, levels: int, reach: int, size: int) -> int:
-    """Elements from one row of a ring to the next."""
-    row = -(-(tile + 2 * levels * reach) * size // LINE) * LINE
+    """Elements from one row of a ring to the next: whole lines before the tile, and behind it."""
+    before = -(-levels * reach * size // LINE) * LINE
+    row = before + -(-(tile + levels * reach) * size // LINE) * LINE
     while not APART <= row % PAGE <= PAGE - APART:
         row += LINE
     return row // size
