@@ -22,7 +22,6 @@ from heatsolve.models.flow.staggered import Staggered
 from heatsolve.models.heat.conduction import Conduction
 from heatsolve.runner import run
 from heatsolve.stencil.grid import make_grid
-from heatsolve.time import loop as march
 from heatsolve.time.history import Log
 from heatsolve.tools.check import preview
 
@@ -323,18 +322,11 @@ step = 1e-3
 LINE = "[[output.line]]\nfrom = [0.125]\nto = [0.875]\npoints = 4\n"
 
 
-@pytest.fixture
-def few_looks(monkeypatch):
-    """Norms of 100 to 200 steps are enough, in place of 1000 to 2000."""
-    monkeypatch.setattr(march, "FEWEST_CHECKS", 100)
-
-
 def marched(path, added="", *overrides, **given):
     run(parse(MARCH + added, "case", overrides), "numpy", path, **given)
     return read(path)
 
 
-@pytest.mark.usefixtures("few_looks")
 def test_no_row_of_a_probe_is_dropped(tmp_path):
     """There is one for each step; of norms alone every second one is enough here."""
     history = marched(tmp_path / "a.h5", "probes = [[0.3]]").history
@@ -431,7 +423,6 @@ def test_a_march_to_a_steady_state_converges(tmp_path):
     ("every = 10\nsample = 5\n" + LINE,
      "50 rows of 4 columns, 26 of lines, about 2640 bytes"),
 ])  # fmt: skip
-@pytest.mark.usefixtures("few_looks")
 def test_check_says_what_the_history_needs(tmp_path, given, said):
     (row,) = (row for row in preview(parse(MARCH + given, "case")) if row.startswith("history"))
     assert row == f"history     {said}"

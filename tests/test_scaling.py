@@ -22,6 +22,7 @@ from heatsolve.models.base import make_model
 from heatsolve.models.grid import grid_of
 from heatsolve.parallel.decomposition import block_of_rank
 from heatsolve.parallel.ranks import Ranks
+from heatsolve.parallel.transport import Transport
 from heatsolve.runner import run
 from heatsolve.tools import scaling
 from heatsolve.tools.scaling import even, growth, of_kind, sized
@@ -72,9 +73,11 @@ def test_gpus_are_compared_with_themselves_alone():
     first, second = scaling.table(weak)
     assert (first.alone, first.efficiency) == (None, 1.0)
     assert second.efficiency == pytest.approx(2.1 / 2.5)
-    assert "Efficiency of 2: over each GPU alone, measured in turn, 2.1 ms." in (
-        scaling.markdown([first, second])
-    )
+    said = "Efficiency of 2: over the mean of its GPUs alone, measured in turn, 2.1 ms."
+    assert said in scaling.markdown([first, second])
+    third = scaling.table([*weak, record(4, [2.5e-3], counts=(200, 200))])
+    assert "Efficiency of 4: over the launch of 1." in scaling.markdown(third)
+    assert "Efficiency" not in scaling.markdown(scaling.table(WEAK))
     strong = scaling.table([STRONG[0], STRONG[1] | {"alone": [2.4e-3]}])
     assert strong[1].efficiency == pytest.approx(2.4 / (4 * 0.8))
 
@@ -84,11 +87,16 @@ def test_a_gpu_is_measured_alone_if_it_has_room(monkeypatch):
     monkeypatch.setattr(scaling, "SECONDS_A_REPEAT", 1e-9)
     assert scaling.measure(case, "strong", "numpy", Ranks(), one=case)["alone"] is None  # a host
     monkeypatch.setattr(NumpyBackend, "on_device", True)
+    monkeypatch.setattr(NumpyBackend, "memory", lambda machine: (2 << 30, 3 << 30))
+    made = scaling.measure(case, "strong", "numpy", Ranks(), one=case)
+    assert made["alone"] is None  # without a link it may share its GPU
+    monkeypatch.setattr(Transport, "link", object())
     monkeypatch.setattr(NumpyBackend, "memory", lambda machine: (1 << 30, 1 << 31))
     made = scaling.measure(case, "strong", "numpy", Ranks(), one=case)
     assert made["alone"] is None  # as much again is not free
     monkeypatch.setattr(NumpyBackend, "memory", lambda machine: (2 << 30, 3 << 30))
-    made = scaling.measure(case, "strong", "numpy", Ranks(), one=case)
+    divided = case.altered(parallel={"ranks": [1, 1, 2]})  # of the case of all
+    made = scaling.measure(case, "strong", "numpy", Ranks(), one=divided)
     assert len(made["alone"]) == len(made["seconds"]) == scaling.REPEATS
 
 

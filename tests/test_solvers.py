@@ -638,6 +638,17 @@ def test_growth_is_divergence_though_it_is_finite(tmp_path):
         solve(text, tmp_path)
 
 
+def test_a_short_pulse_is_no_divergence(tmp_path):
+    """A march whose sources vary is checked often enough to see them: every second step here."""
+    march = {"time": "end = 2\nstep = 1e-3"}
+    source = "exp(-((t - 1.007)/0.002)**2)"
+    text = case_text("nodes = [8]", "vv", source, model="steady = false", **march)
+    history = read(solve(text, tmp_path).path).history
+    assert history["time"].size == 1000 and np.max(history["residual"]) > 0.1
+    constant = text.replace(source, "1")  # its steps between two checks are made in passes
+    assert read(solve(constant, tmp_path).path).history["time"].size == 100
+
+
 @pytest.mark.parametrize("kind", [ConjugateGradients, MultigridCG])
 def test_a_new_start_forgets_the_sums_of_an_iteration_that_broke_off(kind, backend):
     machine, fields = make(backend), []

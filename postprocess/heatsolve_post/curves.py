@@ -283,9 +283,9 @@ def scaling_figure(
         many, rates = zip(*beyond, strict=True)
         dashed = {"color": "#c1666b", "linestyle": (0, (4, 2))}
         above.plot(many, [rate / scale for rate in rates], label="model", **dashed)
-        below.plot(many, [rate / reference for rate in rates], **dashed)
+        below.plot(many, [rate / model[0][1] for rate in rates], **dashed)
     above.set_ylim(0.0, 1.15 * highest)
-    below.set_ylim(0.0, 1.15 * max(1.0, highest * scale / reference))
+    below.set_ylim(0.0, 1.15 * max(1.0, *[size.efficiency for size in sizes]))
     above.set_ylabel(f"{prefix}unknowns/s a process")
     below.set_ylabel("efficiency")
     below.set_xlabel("processes")

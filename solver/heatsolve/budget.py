@@ -210,7 +210,7 @@ def _step(problem: Model, time_steps: TimeStepController | None) -> Work:
         with backend.only_counting():
             stepper.step(parts(number), change, None)
 
-    before = max(0, min(stepper.most_steps, steps_per_check(problem.case, count), count - 2) - 1)
+    before = max(0, min(stepper.most_steps, steps_per_check(problem, count), count - 2) - 1)
 
     def one() -> int:
         """Make one step, or the steps that are made at once; return their number."""

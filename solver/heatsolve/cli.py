@@ -521,7 +521,7 @@ def scale(
     print(scaling.markdown(sizes), end="")
     for count, rate in predicted:
         print(f"model: {count} processes, {rate:.4g} unknowns/s each, "
-              f"efficiency {rate / sizes[0].throughput:.3f}")  # fmt: skip
+              f"efficiency {rate / predicted[0][1]:.3f}")  # fmt: skip
     if said := scaling.checked(measured, predicted):
         print(said)
     for path in scaling.write(folder, measured):

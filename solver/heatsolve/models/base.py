@@ -340,6 +340,11 @@ class Model(ABC):
         """The largest magnitude that walls give the fields at a time, and the largest rate (1/s)
         at which sources change them (asks all processes)."""
 
+    @property
+    def joins_steps(self) -> bool:
+        """Whether a march makes the steps between two checks in passes where it gains by it."""
+        return False
+
     driven_by_rates = False
     """Whether rates that `driving_magnitudes` does not know may change the fields, too."""
 

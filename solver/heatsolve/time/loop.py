@@ -20,8 +20,9 @@ from heatsolve.time.sampling import Sampling
 from heatsolve.time.schedule import Schedule
 from heatsolve.time.step_size import TimeStep, TimeStepController
 
-FEWEST_CHECKS = 100
-"""The least number of checks in a march whose history needs only the norm."""
+FEWEST_CHECKS, FEWEST_OF_PASSES = 1000, 100
+"""The least number of checks in a march whose history needs only the norm, and in one that makes
+the steps between two checks in passes, if it can."""
 Pauses = Generator[Pause, Until | None, Outcome]
 """A run that pauses before its first iteration or step. At each pause the program sends the place
 of the next pause; None: go on to the end."""
@@ -143,7 +144,7 @@ class TimeLoop:
         self._watcher, self._outputs = watcher, outputs
         self._controller = controller or CheckpointController()
         self._resumed, self._remodel = resumed, remodel
-        self._check_every = steps_per_check(problem.case, time_steps.count)
+        self._check_every = steps_per_check(problem, time_steps.count)
         self._number, self._log, self._stepper, self._sampling = begin(problem, time_steps, resumed)
         self._asked = Until()
 
@@ -327,18 +328,20 @@ class TimeLoop:
         problem.driving_magnitudes(log.state.time)  # may raise, before the run is committed
         commit(self._number, log.state.time)
         self._problem, self._time_steps = problem, time_steps
+        self._check_every = steps_per_check(problem, time_steps.count)
         self._log, self._stepper, self._sampling = log, stepper, sampling
         log.drive_anew()
         time_steps.drive_anew()
 
 
-def steps_per_check(case: Case, count: int) -> int:
+def steps_per_check(problem: Model, count: int) -> int:
     """Steps from one checked step to the next, in a march of about `count` steps.
 
     It is `solver.check_every` where the case sets that key, or where the history needs more than
-    the norm; otherwise there are about FEWEST_CHECKS checks in all. The steps of `output.sample`
-    are checked in addition.
+    the norm; otherwise there are about FEWEST_CHECKS checks in all, or FEWEST_OF_PASSES. The steps
+    of `output.sample` are checked in addition.
     """
+    case = problem.case
     forces = case.obstacles or any(name.startswith("mean") for name in case.source.model_fields_set)
     told = case.march.tolerance is not None or "check_every" in case.solver.model_fields_set
     output, integrals = case.output, case.statistics.integrals
@@ -346,7 +349,8 @@ def steps_per_check(case: Case, count: int) -> int:
     measured = rows and output.sample is None
     if measured or told:
         return case.solver.check_every
-    return max(1, count // FEWEST_CHECKS)
+    in_passes = problem.joins_steps and case.stop.when is None
+    return max(1, count // (FEWEST_OF_PASSES if in_passes else FEWEST_CHECKS))
 
 
 def begin(

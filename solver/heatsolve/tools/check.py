@@ -148,15 +148,16 @@ def steps(problem: Model) -> Generator[str, None, TimeStepController]:
         steps=time_steps.count,
         step=step,
     )
-    yield Row("history", history(problem.case, time_steps.count))
+    yield Row("history", history(problem, time_steps.count))
     return time_steps
 
 
-def history(case: Case, count: int) -> str:
+def history(problem: Model, count: int) -> str:
     """In words, the rows of the history of a march of about `count` steps, and their size."""
+    case = problem.case
     output, fields = case.output, len(case.probed)
     samples = Schedule.of(output.sample)
-    rows = math.ceil(count / steps_per_check(case, count))
+    rows = math.ceil(count / steps_per_check(problem, count))
     if not samples.empty:
         rows = samples.count_with_last(count, case.march.end)
     columns = NORMS + fields * len(output.probes)

@@ -295,6 +295,8 @@ MANY = 35
 """Iterations that count as a unit of the time line, where a halo has fewer layers."""
 
 
+MOST_BESIDE = 0.8
+"""The share of free memory that the case of one process may take beside the case of all."""
 SOLVED = ("multigrid", "mgcg", "cg", "fft")
 """Methods that solve a steady case within some iterations: whole solves are measured."""
 BEYOND = 1e6
@@ -316,7 +318,7 @@ class Worker:
         case = problem.case
         if case.time is not None:
             self.unit, self.make = "step", self._steps
-            every = steps_per_check(case, time_step_controller(problem).count)
+            every = steps_per_check(problem, time_step_controller(problem).count)
             end = {"end": BEYOND * case.march.end, "tolerance": None}
             check = {"check_every": every}
             problem.case = case.altered(time=end, solver=check, stop={"when": None})
@@ -446,15 +448,17 @@ def alone_on_device(
 ) -> "Worker | None":
     """The work of the case `one` on each GPU by itself, if there is memory for it beside `problem`.
 
-    On a host there is none: processes that share its memory are no processes alone.
+    There is none on a host, and where processes share a GPU, which no link joins: processes that
+    share memory are no processes alone.
     """
     machine, quiet = problem.backend, Report(quiet=True)
-    if not machine.on_device:
+    if not machine.on_device or problem.halo.transport.link is None:
         return None
     free, total = machine.memory()
     share = grid_of(one).all_unknowns * ranks.size / problem.whole.all_unknowns
-    if not all(ranks.gather(share * (total - free) < free)):
+    if not all(ranks.gather(share * (total - free) < MOST_BESIDE * free)):
         return None
+    one = one.altered(parallel={"ranks": "auto"})
     return Worker(set_up(one, machine_of(one, backend, quiet, ranks), quiet, Ranks()))
 
 
@@ -746,19 +750,20 @@ def markdown(sizes: Sequence[Size]) -> str:
             f"| {size.iterations or ''} | {launches} | {size.halo} "
             f"| {waited} | {size.balance:.3f} | {size.link} |"
         )
-    of_sizes = [*map(_of_gpus_alone, sizes), *map(_of_time_line, sizes)]
+    of_sizes = [*_of_efficiency(sizes), *map(_of_time_line, sizes)]
     said = [*of_sizes, *[f"{each}." for each in differences(sizes)]]
     return "\n".join([*rows, *[f"\n{each}" for each in said if each]]) + "\n"
 
 
-def _of_gpus_alone(size: Size) -> str:
-    """The sentence on the GPUs of a size alone; "" if they were not measured."""
-    if size.alone is None:
-        return ""
-    return (
-        f"Efficiency of {size.ranks}: over each GPU alone, measured in turn, "
-        f"{1e3 * size.alone:.4g} ms."
-    )
+def _of_efficiency(sizes: Sequence[Size]) -> Iterator[str]:
+    """What the efficiency of each size compares, if any size was compared with its GPUs alone."""
+    if all(size.alone is None for size in sizes):
+        return
+    for size in sizes[1:] if sizes[0].alone is None else sizes:
+        other = f"the launch of {sizes[0].ranks}"
+        if size.alone is not None:
+            other = f"the mean of its GPUs alone, measured in turn, {1e3 * size.alone:.4g} ms"
+        yield f"Efficiency of {size.ranks}: over {other}."
 
 
 def _of_time_line(size: Size) -> str:

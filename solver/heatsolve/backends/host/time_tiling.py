@@ -261,8 +261,8 @@ def _levels(
         else:
             put(f"inside = inside and low_{axis} <= {axis} < high_{axis}")
         put(f"own = own and max(first_{axis}, from_{axis}) <= {axis} < min(last_{axis}, to_{axis})")
-    # Rows begin at a line of the cache: a vector across two lines takes as long as two. The points
-    # that a level makes more than the next one reads depend on points that nobody has made.
+    # Rows begin at a line of the cache: a vector across two lines takes as long as two. So a level
+    # makes up to a line of points that no later level needs, from points that nobody has made.
     start, stop = _extent(inner, reach[-1], wraps[-1], vector)
     put(f"start = {start}", f"stop = {stop}")
     row = _row(axes, reach, wraps[-1], arrays, vector)
@@ -428,10 +428,13 @@ class Tiling:
 
 
 def in_lines(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-    """An array of zeros that begins at a line of the cache."""
+    """An array of zeros that begins at a line of the cache, with a line before it.
+
+    The first row of a ring is read there, for points that no later level needs.
+    """
     size = math.prod(shape) * dtype.itemsize
-    memory = np.zeros(size + LINE, np.uint8)
-    first = -memory.ctypes.data % LINE
+    memory = np.zeros(size + 2 * LINE, np.uint8)
+    first = LINE + -memory.ctypes.data % LINE
     return memory[first : first + size].view(dtype).reshape(shape)
 
 

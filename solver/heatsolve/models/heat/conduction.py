@@ -257,6 +257,10 @@ class Conduction(Model):
         varying = [self.case.source.temperature, *[f for f in fluxes if f is not None]]
         return any("t" in expression.names for expression in varying)
 
+    @property
+    def joins_steps(self) -> bool:
+        return self.case.march.scheme == "explicit" and not self.driven_in_time
+
     def driving_magnitudes(self, time: float) -> tuple[float, float]:
         ghosts = [self.volumes.ghost_values(wall, time) for wall in self.walls]
         at_walls = [float(np.abs(values).max()) for values in ghosts if values is not None]

@@ -112,7 +112,7 @@ class Explicit(Stepper):
         self._next = self.system.like(self.field)
         self._sweeps = 0
         self._length, self._rate = math.nan, problem.backend.zeros(problem.capacity.shape)
-        if not problem.driven_in_time:
+        if problem.joins_steps:
             args = self._arguments(1.0)
             self.longest = self.system.longest_pass(heat.explicit_step, self.field, args)
             self.most_steps = MOST_AT_ONCE if self.longest > 1 else 1

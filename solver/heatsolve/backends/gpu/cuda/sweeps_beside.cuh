@@ -12,7 +12,6 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const integer* const row = table + owners[2 * blockIdx.x] * WIDTH;
     const unsigned n = unsigned(owners[2 * blockIdx.x + 1]) * THREADS + threadIdx.x;
     const unsigned threads = ~0u - n, points = unsigned(row[1]);  // a thread has one point at most
-    if (n < points) switch (int(row[0])) {
-            SWEEP_CASES
-        }
+    if (n >= points) return;
+    switch (int(row[0])) { SWEEP_CASES }
 }
