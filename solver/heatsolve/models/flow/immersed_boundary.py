@@ -237,13 +237,13 @@ class ImmersedBoundary:
         return result
 
     def measures(
-        self, fields: Mapping[str, Any], second_differences: Callable[[str], Sequence[Any]]
+        self, fields: Mapping[str, Any], second_differences: Callable[[Any, str], Sequence[Any]]
     ) -> dict[str, float]:
         """The force on each obstacle over rho, and its release of each carried quantity that has a
         value on its surface (asks all processes).
 
         In 2D both are per unit of thickness. The ghosts of `fields` hold the walls' values;
-        `second_differences` gives the second differences for wide convection.
+        `second_differences` gives the second differences of a quantity for wide convection.
         """
         dimension, spacings = self._grid.dimension, [axis.spacing for axis in self._grid.axes]
         per_h = [1.0 / spacing for spacing in spacings]
@@ -256,7 +256,7 @@ class ImmersedBoundary:
                 point, first = flow.force(dimension, component, form), fields["pressure"]
             else:
                 point, first = flow.release(dimension, form), fields[name]
-            args = (first, *velocities, *second_differences(name))
+            args = (first, *velocities, *second_differences(fields[name], name))
             args = (*args, self._diffusivities[name], *per_h, *self._weights[name], *surface)
             key = f"force_{name[-1]}" if across else f"{name}_released"
             for number, obstacle in enumerate(self._case.obstacles):

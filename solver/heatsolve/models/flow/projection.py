@@ -15,7 +15,7 @@ from heatsolve.models.flow.pressure import Pressure
 from heatsolve.models.transport import equations as transport
 from heatsolve.models.transport.equations import Stage
 from heatsolve.stencil.grid import Region
-from heatsolve.stencil.language import ZERO, Point, copy, fill
+from heatsolve.stencil.language import ZERO, Point, copy
 
 if TYPE_CHECKING:
     from heatsolve.models.flow.staggered import Staggered
@@ -38,7 +38,7 @@ class Projection(RungeKutta):
     """
 
     def __init__(self, problem: "Staggered", time: float, step: float):
-        case, backend, shape = problem.case, problem.backend, problem.grid.shape
+        case, backend = problem.case, problem.backend
         adams = case.march.scheme == "adams-bashforth"
         scheme = "explicit" if adams else case.march.scheme  # Adams-Bashforth begins with Euler
         self._advanced = [*problem.components, *problem.carried]
@@ -52,15 +52,13 @@ class Projection(RungeKutta):
         )
         implicit = case.march.diffusion != "explicit"
         self._diffusion = ImplicitDiffusion(problem, self._case) if implicit else None
-        wide = case.model.convection in flow.WIDE
-        self._second = tuple(backend.zeros(shape) for _ in shape if wide)
         self.pressure = Pressure(problem, self._case, self._stages)
         self._speed = backend.accumulator("max")
         self._plays_back = not problem.driven_in_time
         # Sweeps with other terms that depend on a step's length are recorded for each length.
         depends = implicit or adams or problem.bodies is not None
         holds = backend.on_device and self._plays_back and not depends
-        self._numbers = StepNumbers(backend, len(shape), self._stages, holds)
+        self._numbers = StepNumbers(backend, problem.grid.dimension, self._stages, holds)
         self._numbers.take(step)
         continues = holds and backend.continues and self._machine.replays
         args = self._machine, self.pressure, self._numbers
@@ -217,7 +215,7 @@ class Projection(RungeKutta):
             else:  # an open face has no diffusion
                 point = flow.adams(rate, len(surface))
                 args = (u, rates[name], dt, self._share, *surface, *args)
-            if inside and not self._second:
+            if inside and not problem.second:
                 waiting.append(PointSweep(point, out, region, args))
             else:
                 backend.sweep(point, out, region, *args)
@@ -236,7 +234,7 @@ class Projection(RungeKutta):
         sources = dict(zip(problem.names, problem.sources(time), strict=True))
         velocities, lifts = problem.velocities(now), tuple(reversed(model.buoyancy or ()))
         for name in self._advanced:
-            second = self._second_differences(now[name], name)
+            second = problem.second_differences(now[name], name)
             nu = ZERO if implicit else problem.moved[name]
             weights = () if bodies is None else bodies.weights(name)
             source, diffusion = sources[name], (nu, *per_h, *weights)
@@ -296,18 +294,6 @@ class Projection(RungeKutta):
         """0.5 (Crank-Nicolson), but 1 (backward Euler) in the first steps: it damps jumps."""
         return 1.0 if self.pressure.known < EULER_STEPS else 0.5
 
-    def _second_differences(self, array: Any, name: str) -> tuple[Any, ...]:
-        """The second differences for wide convection; 0 beyond walls."""
-        problem = self.problem
-        if problem.case.model.convection in flow.WIDE:
-            sweep, region = problem.backend.sweep, problem.inside(name)
-            sweep(flow.second_differences(problem.grid.dimension), self._second, region, array)
-            for second in self._second:
-                if region != problem.grid.interior:  # a value of another quantity
-                    sweep(fill, second, problem.face_at(problem.components.index(name), 1), 0.0)
-                problem.halo.exchange(second)
-        return self._second
-
     def _find_pressure(self, fields: Fields, dt: float, time: float) -> None:
         self.pressure.begin(fields, -1.0 / dt, self._length)
         self.pressure.solve(dt, self._length, self._fastest, time)
@@ -358,11 +344,7 @@ class Projection(RungeKutta):
 
     def measures(self) -> dict[str, float]:
         now = {**self._now, "pressure": self.pressure.now}
-        second_differences = lambda name: self._second_differences(now[name], name)  # noqa: E731
-        return (
-            self.problem.measures(now, self._length, self._fastest(), second_differences)
-            | self._driving
-        )
+        return self.problem.measures(now, self._length, self._fastest()) | self._driving
 
     def present(self) -> None:
         """Leave the fields of a frame, with the pressure at this time.

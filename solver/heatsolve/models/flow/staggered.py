@@ -1,6 +1,6 @@
 """A case of flow on the staggered grid: its fields, its walls, and the pressure's linear system."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -24,7 +24,7 @@ from heatsolve.models.transport.convection import SCHEMES
 from heatsolve.parallel.halo import replaced
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.stencil.grid import WALLS, Grid, Region
-from heatsolve.stencil.language import ONE, ZERO, copy
+from heatsolve.stencil.language import ONE, ZERO, copy, fill
 
 CONVECTIONS = {
     "central": "central convection",
@@ -100,6 +100,9 @@ class Staggered(MultiFieldModel):
         moved = (*self.components, *self.carried)
         self.moved = {name: case.diffusivities.get(name, case.model.viscosity) for name in moved}
         """The coefficient of diffusion of each quantity that a stage moves (m2/s)."""
+        wide = case.model.convection in flow.WIDE
+        self.second = tuple([backend.zeros(self.grid.shape) for _ in self.grid.axes if wide])
+        """The arrays for second differences along each axis; none unless convection is wide."""
         self._plain_sources: list[Any] | None = None
         self._outside: list[Any] = []
         self.bodies: ImmersedBoundary | None = None
@@ -379,18 +382,22 @@ class Staggered(MultiFieldModel):
         forces = super().accelerations(fields, *times)
         return [f + abs(lift) * warm for f, lift in zip(forces, reversed(lifts), strict=True)]
 
-    def measures(
-        self,
-        fields: Mapping[str, Any],
-        dt: float,
-        fastest: float,
-        second_differences: Callable[[str], Sequence[Any]],
-    ) -> dict[str, float]:
+    def second_differences(self, array: Any, name: str) -> tuple[Any, ...]:
+        """The second differences of a quantity for wide convection; 0 beyond walls."""
+        if self.second:
+            sweep, region = self.backend.sweep, self.inside(name)
+            sweep(flow.second_differences(self.grid.dimension), self.second, region, array)
+            for second in self.second:
+                if region != self.grid.interior:  # a value of another quantity
+                    sweep(fill, second, self.face_at(self.components.index(name), 1), 0.0)
+                self.halo.exchange(second)
+        return self.second
+
+    def measures(self, fields: Mapping[str, Any], dt: float, fastest: float) -> dict[str, float]:
         """The columns of the history (asks all processes).
 
         The divergence is relative to the largest velocity over a spacing; `fastest` is the largest
-        velocity at the start of the step. `second_differences` gives the second differences of wide
-        convection.
+        velocity at the start of the step.
         """
         velocities, spacings = self.velocities(fields), self.steps_along_axes
         args: tuple[Any, ...] = (*velocities, *self.inverse_spacings)
@@ -423,7 +430,7 @@ class Staggered(MultiFieldModel):
                     gradient = self._gradient_at(number, side, name, fields[name])
                     result[f"{name}_gradient_{wall}"] = gradient
         if self.bodies is not None:
-            taken = self.bodies.measures(fields, second_differences)
+            taken = self.bodies.measures(fields, self.second_differences)
             result |= {n: self.density * v if "force" in n else v for n, v in taken.items()}
         return result
 
