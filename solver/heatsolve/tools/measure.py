@@ -200,13 +200,18 @@ def seconds_of(work: Callable[[], Any], machine: Backend, times: int | None = No
     return seconds
 
 
-def time_of(ranks: Ranks, work: Callable[[], Any], times: int = 1) -> float:
-    """Seconds of one of `times` calls on the slowest process; all processes begin together."""
+def times_of(ranks: Ranks, work: Callable[[], Any], times: int = 1) -> list[float]:
+    """Seconds of one of `times` calls on each process; all processes begin together."""
     ranks.gather(None)
     began = time.perf_counter()
     for _ in range(times):
         work()
-    return max(ranks.gather(time.perf_counter() - began)) / times
+    return [seconds / times for seconds in ranks.gather(time.perf_counter() - began)]
+
+
+def time_of(ranks: Ranks, work: Callable[[], Any], times: int = 1) -> float:
+    """As `times_of`, on the slowest process."""
+    return max(times_of(ranks, work, times))
 
 
 def in_turn(own: Repeat, other: Repeat) -> tuple[list[float], float]:

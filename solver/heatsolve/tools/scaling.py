@@ -22,7 +22,6 @@ import shutil
 import statistics
 import subprocess
 import sys
-import time as clock
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -63,7 +62,7 @@ from heatsolve.stencil.grid import AXIS_NAMES, make_grid
 from heatsolve.time.loop import TimeLoop, steps_per_check
 from heatsolve.time.pause import Until
 from heatsolve.time.step_size import time_step_controller
-from heatsolve.tools.measure import time_of
+from heatsolve.tools.measure import time_of, times_of
 from heatsolve.tools.submit import directives, pmi, wall_seconds
 from heatsolve.tools.timeline import (
     MOST_PROCESSES,
@@ -294,7 +293,6 @@ WARMED = 20.0
 MANY = 35
 """Iterations that count as a unit of the time line, where a halo has fewer layers."""
 
-
 MOST_BESIDE = 0.8
 """The share of free memory that the case of one process may take beside the case of all."""
 SOLVED = ("multigrid", "mgcg", "cg", "fft")
@@ -408,11 +406,11 @@ def measure(
     together: list[float] = []
     apart: list[float] = []
     for turn in range(REPEATS):
-        if alone is not None and turn % 2:  # clocks depend on the load before
-            apart.append(statistics.mean(seconds_of_all(alone, count, ranks)))
-        together.append(max(seconds_of_all(work, count, ranks)))
-        if alone is not None and not turn % 2:
-            apart.append(statistics.mean(seconds_of_all(alone, count, ranks)))
+        for each in (work, alone) if turn % 2 == 0 else (alone, work):  # clocks follow the load
+            if each is work:
+                together.append(max(seconds_of_all(each, count, ranks)))
+            elif each is not None:
+                apart.append(statistics.mean(seconds_of_all(each, count, ranks)))
     cost = shares(problem, count * sum(together))
     work_done = ranks.gather((machine.points_updated, machine.bytes_moved))
     updates, moved = (sum(each) / (count * REPEATS) for each in zip(*work_done, strict=True))
@@ -435,12 +433,13 @@ def measure(
 
 def seconds_of_all(work: "Worker", count: int, ranks: Ranks) -> list[float]:
     """The time of one of `count` units of work on each process; all begin together."""
+
+    def units() -> None:
+        work.make(count)
+        work.machine.sync()
+
     work.machine.sync()
-    ranks.gather(None)
-    began = clock.perf_counter()
-    work.make(count)
-    work.machine.sync()
-    return [seconds / max(count, 1) for seconds in ranks.gather(clock.perf_counter() - began)]
+    return [seconds / count for seconds in times_of(ranks, units)]
 
 
 def alone_on_device(

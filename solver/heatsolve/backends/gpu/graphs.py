@@ -282,11 +282,12 @@ def _table(
 ) -> tuple[tuple[Function, ...], np.ndarray]:
     """The point functions of sweeps; and for each sweep a row with the number of its function, the
     numbers of its `order`, and its operands."""
-    functions = tuple(dict.fromkeys(sweep.function for sweep in sweeps))
+    called = [sweep.function for sweep in sweeps]
+    functions = tuple(dict.fromkeys(called))
     number_of = {function: number for number, function in enumerate(functions)}
     rows = [
-        [number_of[sweep.function], *numbers, *sweep.row(backend.address)]
-        for sweep, numbers in zip(sweeps, order, strict=True)
+        [number_of[function], *numbers, *sweep.row(backend.address)]
+        for function, sweep, numbers in zip(called, sweeps, order, strict=True)
     ]
     table = np.zeros((len(rows), max(map(len, rows))), np.int64)
     for place, row in enumerate(rows):
