@@ -18,7 +18,7 @@ from heatsolve.backends import exact_sums as sums
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.linear.fft import Fourier
 from heatsolve.linear.krylov import ConjugateGradients, MultigridCG
-from heatsolve.linear.multigrid import direct, transfer, transfer_2d
+from heatsolve.linear.multigrid import direct, transfer, transfer_2d, transfer_at_once
 from heatsolve.linear.multigrid.cycle import Multigrid
 from heatsolve.linear.multigrid.levels import added_from, copied, filled
 from heatsolve.linear.multigrid.mixed import Refinement
@@ -29,7 +29,7 @@ from heatsolve.linear.multigrid.transfer import (
     interpolated_pair,
     restricted,
 )
-from heatsolve.linear.multigrid.transfer_2d import interpolated_2d, restricted_2d
+from heatsolve.linear.multigrid.transfer_2d import interpolated_2d
 from heatsolve.linear.stationary import Chebyshev, Jacobi, Sor
 from heatsolve.linear.system import Coefficients, System, added, weighted_magnitude
 from heatsolve.models import derived, statistics
@@ -108,10 +108,16 @@ class Entry:
     def region(self, shape: Sequence[int]) -> Region:
         """The points of arrays of this shape inside a ring of one, less those that read beyond."""
         loads = self.signature("float64").tape(self.point).loads()
-        shifts = [0, *(shift for _, subscript in loads for shift, _ in subscript)]
-        ahead, behind = max(shifts), -min(shifts)
-        return tuple((low - 1 + max(1, behind), high + 1 - max(1, ahead))
-                     for low, high in interior(shape))  # fmt: skip
+        places = {place._replace(added=()) for _, subscript in loads for place in subscript}
+
+        def fits(index: int, extent: int) -> bool:
+            return all(0 <= place.at(index, ()) < extent for place in places)
+
+        inside = [
+            [index for index in range(low, high) if fits(index, extent)]
+            for (low, high), extent in zip(interior(shape), shape, strict=True)
+        ]
+        return tuple((indices[0], indices[-1] + 1) for indices in inside)
 
 
 def random_field(shape, dtype, rng, wild: bool, positive: bool = False) -> np.ndarray:
@@ -538,31 +544,41 @@ def _of_transfers(d: int) -> list[Entry]:
                 ("array", "array"),
             ),
             *_of_transfers_2d(),
+            *_of_transfers_at_once(2),
+            *_of_transfers_at_once(3),
         ]
     return entries
 
 
 def _of_transfers_2d() -> list[Entry]:
     """What leads from a level to another along both axes of a 2D grid at once."""
-    of_rows, of_columns = (_along(3, number, positive=False) for number in (0, 1))
+    of_rows = _along(3, 0, positive=False)
     coarse, by_parity = _along(3, 0, 1, positive=False), _along(3, 1, 2, positive=False)
-    entries = [
+    return [
         Entry(
-            "3d-restricted-2d",
-            restricted_2d,
+            f"3d-interpolated-2d-{taps}-{rows}-{back}",
+            interpolated_2d(taps, rows, back),
             3,
-            (_mixed(3), *[of_rows] * 4, *[of_columns] * 4, 1, 0, 0, -1),
+            (coarse, *[by_parity] * taps, *[of_rows] * (rows * taps)),
+            ("array",) * rows,
         )
+        for taps, rows, back in ((2, 1, 0), (3, 1, 1), (3, 2, 1), (2, 2, 0))
     ]
-    for taps, rows, adds, back in ((2, 1, True, 0), (2, 2, True, 1), (3, 1, False, 1),
-                                   (3, 2, False, 1), (2, 2, False, 0)):  # fmt: skip
-        given = (coarse, *[by_parity] * taps, *[of_rows] * (rows * taps))
-        point = interpolated_2d(taps, rows, adds, back)
-        name = f"3d-interpolated-2d-{taps}-{rows}-{adds}-{back}"
-        entries.append(
-            Entry(name, point, 3, (*given, *[_mixed(3)] * (rows * adds)), ("array",) * rows)
-        )
-    return entries
+
+
+def _of_transfers_at_once(axes: int) -> list[Entry]:
+    """What leads from a level to another along all axes at once."""
+    lines = [_along(axes, axis, positive=False) for axis in range(axes)]
+    means = [line for line in lines for _ in range(4)]
+    weights, field = [line for line in lines for _ in range(2)], _mixed(axes)
+    of = transfer_at_once
+    return [
+        Entry(f"{axes}d-restricted-at-once", of.restricted(axes), axes, (field, *means)),
+        Entry(f"{axes}d-at-once", of.interpolated(axes, False), axes, (field, *weights)),
+        Entry(
+            f"{axes}d-added-at-once", of.interpolated(axes, True), axes, (field, *weights, field)
+        ),
+    ]
 
 
 WAYS = (
@@ -577,7 +593,9 @@ def taps_of(count: int) -> tuple[int, ...]:
     return (-1, 0, 1, 0, -1)[:count]
 
 
-BY_HAND = tuple(module.__name__ for module in (points, transfer, transfer_2d, direct))
+BY_HAND = tuple(
+    module.__name__ for module in (points, transfer, transfer_2d, transfer_at_once, direct)
+)
 """Modules whose point functions have shifts that must fit: listed by hand, or in test_direct."""
 
 

@@ -26,6 +26,7 @@ from heatsolve.backends.gpu.device import CARDS
 from heatsolve.backends.gpu.emit import cuda_text
 from heatsolve.backends.gpu.launch import SPREAD
 from heatsolve.backends.host.numpy import NumpyBackend
+from heatsolve.stencil.trace import ARRAY, describe, record
 
 DRIVER = r"""
 extern "C" void launch(
@@ -114,6 +115,39 @@ def library(source):
     ]  # fmt: skip
     function.argtypes = [*[ctypes.c_int] * 5, ctypes.c_ubyte, *kinds]
     return function
+
+
+def with_ends(arguments, region, wraps, tape):
+    """The arguments of a sweep, the first with the other ends of its periodic axes beside its
+    unknowns: in a copy, because the ghosts of the array itself are not to count."""
+    if not any(wraps):
+        return arguments
+    first, *others = arguments
+    first = first.copy()
+    places = next(subscript for number, subscript in tape.loads() if number == 0)
+    for axis, ((low, high), place) in enumerate(zip(region, places, strict=True)):
+        count = {1: high - low, 2: 2 * (high - low), -2: (high - low) // 2}[place.scale]
+        array = np.moveaxis(first, axis, 0)
+        if wraps[axis]:
+            array[0], array[1 + count] = array[count], array[1]
+    return first, *others
+
+
+def read_other_ends(backend, monkeypatch):
+    """Let a host read the other ends of periodic axes without ghosts, as a device does."""
+    kind = type(backend)
+    plain = kind.sweep
+
+    def sweep(self, point, out, region, *arguments, wraps=()):
+        if wraps:
+            kinds = tuple(k if isinstance(k, str) else ARRAY for k in map(describe, arguments))
+            arguments = with_ends(arguments, region, wraps, record(point, kinds, len(region)))
+        plain(self, point, out, region, *arguments)
+
+    monkeypatch.setattr(kind, "sweep", sweep)
+    # A recording would hold the copies.
+    monkeypatch.setattr(kind, "replayed", lambda self, work, *_: work)
+    monkeypatch.setattr(backend, "most_wrapped", DeviceBackend.most_wrapped)
 
 
 class Emulated(NumpyBackend):

@@ -23,6 +23,7 @@ from heatsolve.linear.multigrid import (
     smoothers,
     transfer,
     transfer_2d,
+    transfer_at_once,
 )
 from heatsolve.models import derived
 from heatsolve.models.flow import equations as flow
@@ -37,7 +38,8 @@ from heatsolve.stencil.language import INDEX_NAMES, maximum, minimum, neighbour,
 from heatsolve.stencil.trace import ARRAY, INTEGER, REAL, PointRuleError, record
 
 MODULES = (points, heat, transport, flow, system, stationary, krylov, fft,
-           derived, flux, cycle, mixed, levels, smoothers, transfer, transfer_2d)  # fmt: skip
+           derived, flux, cycle, mixed, levels, smoothers, transfer, transfer_2d,
+           transfer_at_once)  # fmt: skip
 SHAPES = {1: (69,), 2: (6, 37), 3: (5, 4, 35)}
 NAMES = ("numba-1", "numba-2", "cupy", "cuda")
 MARKS = {"cupy": [pytest.mark.gpu], "cuda": [pytest.mark.gpu]}
@@ -512,7 +514,7 @@ def test_values_between_rows():
     tape = record(divergence, (ARRAY,) * 3, 2)
     carrying, carried = tape.between_rows([False, True, False])
     assert [each.name for each in carrying.operations].count("carried") == len(carried) == 1
-    shifts = {subscript[0][0] for number, subscript in carrying.loads() if number == 0}
+    shifts = {subscript[0].shift for number, subscript in carrying.loads() if number == 0}
     assert shifts == {0, 1} and carrying.operations[carried[0]].name == "*"
     # A conductance that varies from row to row is not the same one for the next row.
     carrying, carried = tape.between_rows([False] * 3)

@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from emulated import read_other_ends
 from many import Impatient
 from test_solvers import PROBLEMS, TIGHT, case_text, solve
 
@@ -16,13 +17,15 @@ from heatsolve.case.load import parse
 from heatsolve.control.controller import Start
 from heatsolve.errors import Interrupted
 from heatsolve.linear.krylov import MultigridCG
-from heatsolve.linear.multigrid import transfer, transfer_2d
+from heatsolve.linear.multigrid import transfer
 from heatsolve.linear.multigrid.cycle import Multigrid
 from heatsolve.linear.multigrid.direct import MOST as MOST_OF_LAST_LEVEL
 from heatsolve.linear.multigrid.hierarchy import hierarchy
 from heatsolve.linear.multigrid.mixed import Refinement
 from heatsolve.linear.multigrid.partition import Partition
 from heatsolve.linear.multigrid.smoothers import smoother_of
+from heatsolve.linear.multigrid.transfer_2d import Interpolation2D
+from heatsolve.linear.multigrid.transfer_at_once import TransferAtOnce
 from heatsolve.models.heat.conduction import Conduction
 from heatsolve.models.heat.solver import make_method
 from heatsolve.parallel.ranks import Ranks
@@ -274,29 +277,38 @@ GRIDS_2D = [
     ("cells = [48, 40]\nupper = [48, 40]\nperiodic = ['x', 'y']", "----"),
 ]
 """Grids both of whose axes are halved, even and odd, with all kinds of walls."""
+GRIDS_3D = [
+    ("nodes = [17, 20, 13]\nupper = [16, 19, 12]", "vgvrgv"),
+    ("cells = [16, 11, 18]\nupper = [16, 11, 18]\nperiodic = ['x', 'z']", "--vg--"),
+    ("cells = [8, 16, 12]\nupper = [8, 16, 12]\nperiodic = ['x', 'y', 'z']", "------"),
+]
 
 
 @pytest.mark.few(3, among="numpy")
 @pytest.mark.parametrize(
-    ("method", "wide"), [("V", 2000), ("mixed", 2000), ("FMG", 2000), ("FMG", 0)]
-)
-@pytest.mark.parametrize(("grid", "walls"), GRIDS_2D)
-def test_both_axes_at_once_have_the_bits_of_one_after_the_other(
+    ("grid", "walls", "method", "wide"),
+    [(*grid, *way) for grid in GRIDS_2D
+     for way in (("V", 2000), ("mixed", 2000), ("FMG", 2000), ("FMG", 0))]
+    + [(*grid, method, 2000) for grid in GRIDS_3D for method in ("V", "mixed")],
+)  # fmt: skip
+def test_all_axes_at_once_have_the_bits_of_one_after_the_other(
     grid, walls, method, wide, backend, monkeypatch
 ):
     """As on a device; numpy goes along one axis after the other."""
     monkeypatch.setattr(transfer, "WIDE", wide)
     calls = []  # whether they read an array without its outermost layer
-    for kind in (transfer_2d.Restriction2D, transfer_2d.Interpolation2D):
-        call = kind.__call__
+    for kind, name in ((TransferAtOnce, "restrict"), (Interpolation2D, "__call__")):
+        call = getattr(kind, name)
 
         def noted(self, *given, call=call, **more):
             calls.append(getattr(self, "_inner", None) is not None)
             call(self, *given, **more)
 
-        monkeypatch.setattr(kind, "__call__", noted)
+        monkeypatch.setattr(kind, name, noted)
     fields = []
     for machine, at_once in ((make("numpy"), False), (make(backend), True)):
+        if at_once and not machine.on_device:
+            read_other_ends(machine, monkeypatch)
         machine.on_device = at_once
         problem = Conduction(parse(case_text(grid, walls), "case"), machine)
         b = np.random.default_rng(1).normal(size=problem.grid.shape)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from emulated import Emulated
+from emulated import Emulated, with_ends
 from test_multigrid import noisy_system
 
 from heatsolve.backends.gpu import cycle_legs, graphs
@@ -22,14 +22,6 @@ from heatsolve.stencil import dependencies as touched
 from heatsolve.stencil.language import scaled, shifted
 
 pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler, g++")
-
-
-def with_ends(array, axis, bounds):
-    """A copy with the other ends of a periodic axis beside its unknowns."""
-    low, high = bounds
-    result = np.moveaxis(array.copy(), axis, 0)
-    result[low - 1], result[high] = result[high - 1], result[low]
-    return np.moveaxis(result, 0, axis)
 
 
 class Replaying(Emulated):
@@ -50,9 +42,7 @@ class Replaying(Emulated):
         def kernel(launch, args):
             operands = list(args[-count - len(signature.arguments) :])
             region = tuple(zip(launch.bounds[::2], launch.bounds[1::2], strict=True))
-            for axis, wraps in enumerate(signature.wraps):
-                if wraps:  # of a copy: the ghosts of the array itself are not to count
-                    operands[count] = with_ends(operands[count], axis, region[axis])
+            operands[count:] = with_ends(operands[count:], region, signature.wraps, tape)
             run(region, operands[:count], operands[count:])
 
         return kernel
@@ -78,6 +68,8 @@ PROBLEMS = {
     "torus": ("cells = [34, 24]\nperiodic = ['x', 'y']", "----", {"cycle": "W"}),
     "Chebyshev, stretched": ("nodes = [65, 21]\nupper = [1, 2]", "vvvv", {"smoother": "chebyshev"}),
     "box": ("nodes = [18, 13, 15]", "vgrvvv", {}),
+    "torus in space": ("cells = [16, 8, 12]\nperiodic = ['x', 'y', 'z']", "------", {}),
+    "channel in space": ("cells = [12, 9, 16]\nperiodic = ['x', 'z']", "--vg--", {}),
 }
 
 

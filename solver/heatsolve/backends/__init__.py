@@ -469,7 +469,8 @@ class Backend(ABC):
         `out` is an array, an Accumulator, or, for a point function of several values, a tuple of
         these. Raises ValueError when an output is also read at a shift or is too small. `wraps`:
         the periodic axes of the first argument. The region must then be all its unknowns, at most
-        `most_wrapped`, and the sweep reads the axis's other end in place of ghosts.
+        `most_wrapped`, or all unknowns of a grid twice as coarse or as fine, and the sweep reads
+        the axis's other end in place of ghosts.
         """
         points = math.prod([max(0, high - low) for low, high in region])
         if points == 0:  # nothing is compiled for it

@@ -14,6 +14,7 @@ value, or a tuple of values, one for each output of the sweep. The rules:
   calls of other functions that keep these rules; nothing else, in particular no `**`;
 * the index is used in subscripts only, `u[i - 1, j + 1]`, and every array takes all of it; an
   array whose extent along an axis is 1 is constant along that axis;
+* arrays of a grid twice as fine or as coarse are read at `2 * i + 1` or `i // 2 + 1`;
 * no branch: `where` evaluates both sides;
 * an output is not read at a shift, because points are updated in any order;
 * a literal takes the precision of the field, it does not raise float32 to float64.

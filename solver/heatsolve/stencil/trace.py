@@ -9,7 +9,7 @@ operations. A point function that breaks the rules of the language is refused he
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache, partialmethod
-from typing import Any
+from typing import Any, NamedTuple
 
 from heatsolve.stencil.language import ONE, ZERO, Known, Point, dimension, evaluate
 
@@ -34,6 +34,32 @@ class Operation:
     operands: tuple[Any, ...]
 
 
+class Coordinate(NamedTuple):
+    """The place along one axis at which a point function reads an array.
+
+    By `scale` the index plus the `shift` (1), twice the index plus the shift (2), or half of the
+    sum of the index and the shift, rounded down (-2); plus the integer arguments `added`.
+    """
+
+    shift: int
+    added: tuple[int, ...] = ()
+    scale: int = 1
+
+    def moved(self, distance: int) -> "Coordinate":
+        """The coordinate of the point at this distance."""
+        return self._replace(shift=self.shift + max(self.scale, 1) * distance)
+
+    def at(self, index: int, arguments: Sequence[Any]) -> int:
+        """Its value for an index and the arguments of a sweep."""
+        value = max(self.scale, 1) * index + self.shift
+        added = sum(int(arguments[number]) for number in self.added)
+        return (value // 2 if self.scale < 0 else value) + added
+
+
+HERE = Coordinate(0)
+"""The index itself."""
+
+
 @dataclass(eq=False)
 class Tape:
     """The operations of a point function and the places of its results.
@@ -43,8 +69,8 @@ class Tape:
     Entries: `("load", (argument, subscript))`, `("scalar", (argument,))`, `("constant", (value,))`,
     `("+ - * /", (a, b))`, `("neg", (a,))`, `("sqrt", (a,))`, comparisons, `("&", (a, b))`,
     `("|", (a, b))`, `("where", (c, a, b))` and `("carried", (n,))`, see `between_rows`. A subscript
-    holds, for each axis, a constant shift and the integer arguments added to it. `edges`: the
-    arguments that are 0 except at points beside the walls of an axis.
+    holds a `Coordinate` for each axis. `edges`: the arguments that are 0 except at points beside
+    the walls of an axis.
     """
 
     dimension: int
@@ -67,7 +93,7 @@ class Tape:
     def read_at_a_shift(self, argument: int) -> bool:
         """Whether an array is read at a constant shift from the point itself."""
         return any(
-            number == argument and any(shift for shift, _ in subscript)
+            number == argument and any(shift for shift, *_ in subscript)
             for number, subscript in self.loads()
         )
 
@@ -84,12 +110,12 @@ class Tape:
         for place, operation in enumerate(self.operations):
             name, operands = operation.name, operation.operands
             if name == "load":
-                number, ((shift, added), *others) = operands
-                moved = Operation(name, (number, ((shift + 1, added), *others)))
+                number, (first, *others) = operands
+                moved = Operation(name, (number, (first.moved(1), *others)))
                 same = number > 0 and constant[number]
                 after = self._places.get(moved, place if same else None)
                 further.append(after if number == 0 or same else None)
-                rows.append(set() if number else {shift})
+                rows.append(set() if number else {first.shift})
             elif name in LEAVES:
                 further.append(place)
                 rows.append(set())
@@ -218,27 +244,38 @@ class ShiftArgument:
 
 @dataclass(frozen=True, eq=False)
 class Index:
-    """The index along one axis, plus a constant and plus integer arguments."""
+    """A coordinate along one axis, made from the index along this axis."""
 
     axis: int
-    shift: int = 0
-    arguments: tuple[int, ...] = ()
+    place: Coordinate = HERE
 
     def __eq__(self, other: object) -> bool:
         # Two indices may be compared while a point function is recorded, their values may not.
         if not isinstance(other, Index):
             raise PointRuleError("an index is used in subscripts only")
-        mine = (self.axis, self.shift, self.arguments)
-        return mine == (other.axis, other.shift, other.arguments)
+        return (self.axis, self.place) == (other.axis, other.place)
 
     __hash__ = None  # type: ignore[assignment]
 
     def __add__(self, other: Any) -> "Index":
+        place = self.place
         if isinstance(other, ShiftArgument):
-            return Index(self.axis, self.shift, (*self.arguments, other.number))
+            return Index(self.axis, place._replace(added=(*place.added, other.number)))
         if isinstance(other, int) and not isinstance(other, bool):
-            return Index(self.axis, self.shift + other, self.arguments)
+            shift = 2 * other if place.scale < 0 else other
+            return Index(self.axis, place._replace(shift=place.shift + shift))
         raise PointRuleError("an index takes whole shifts only")
+
+    def __rmul__(self, factor: Any) -> "Index":
+        return self._scaled(factor, 2)
+
+    def __floordiv__(self, divisor: Any) -> "Index":
+        return self._scaled(divisor, -2)
+
+    def _scaled(self, factor: Any, scale: int) -> "Index":
+        if factor != 2 or self.place != HERE:
+            raise PointRuleError("an index is doubled, as 2 * i, or halved, as i // 2")
+        return Index(self.axis, Coordinate(0, (), scale))
 
     def __sub__(self, other: Any) -> "Index":
         if isinstance(other, ShiftArgument):
@@ -267,7 +304,7 @@ class ArrayArgument:
         axes = [index.axis if isinstance(index, Index) else None for index in indices]
         if axes != list(range(self.tape.dimension)):
             raise PointRuleError("a subscript holds every index once and in order, as u[i, j - 1]")
-        places = tuple((index.shift, index.arguments) for index in indices)
+        places = tuple(index.place for index in indices)
         return Symbol(self.tape, self.tape.add("load", self.number, places))
 
 
@@ -323,8 +360,9 @@ class Signature:
     device's gate is closed. `apart`: the arrays, by their names in generated code, with extents of
     their own; all other arrays share one set of extents. `narrow`: the arrays in single precision,
     by the same names, of a sweep that computes in double. `pairs`: whether a thread may load and
-    store two neighbours of the innermost axis at once. `wraps`: for each axis, whether the first
-    argument is read at the other end where a point has no neighbour in the region; empty: never.
+    store two neighbours of the innermost axis at once. `few`: whether a sweep has few points, so
+    that each thread updates few of them. `wraps`: for each axis, whether the first argument is read
+    at the other end where a point has no neighbour in the region; empty: never.
     """
 
     arguments: tuple[Any, ...]
@@ -336,6 +374,7 @@ class Signature:
     apart: tuple[str, ...] = ()
     narrow: tuple[str, ...] = ()
     pairs: bool = False
+    few: bool = False
     wraps: tuple[bool, ...] = ()
 
     def tape(self, point: Point) -> Tape:

@@ -47,6 +47,7 @@ from heatsolve.backends.gpu.fused_sweeps import (
 )
 from heatsolve.backends.gpu.graphs import MOST_BESIDE, Replay, SmallSweep, may_share, points_of
 from heatsolve.backends.gpu.launch import (
+    FEW_POINTS,
     SPREAD,
     Compiled,
     Launch,
@@ -326,13 +327,13 @@ class DeviceBackend(Backend):
 
     def _compile(self, point: Point, signature: Signature, tape: Tape) -> Any:
         arrays = arrays_of(signature)
-        kernels: dict[tuple[tuple[str, ...], bool], tuple[Compiled, Shape]] = {}
+        kernels: dict[tuple[tuple[str, ...], bool, bool], tuple[Compiled, Shape]] = {}
         known: dict[Any, tuple[Signature, tuple[int, ...], bool]] = {}
 
-        def kernel_of(here: Signature, pairs: bool) -> tuple[Compiled, Shape]:
-            key = here.apart, pairs
+        def kernel_of(here: Signature, pairs: bool, few: bool) -> tuple[Compiled, Shape]:
+            key = here.apart, pairs, few
             if key not in kernels:
-                here = replace(here, pairs=pairs)
+                here = replace(here, pairs=pairs, few=few)
                 kernels[key] = self._kernel(point.__name__, here, tape), shape_of(here, tape)
             return kernels[key]
 
@@ -352,9 +353,11 @@ class DeviceBackend(Backend):
             here, extents, pairs = known[key]
 
             def ready() -> Callable[[], None]:
-                addresses = [self.address(array) for array in args] if pairs else []
-                paired = pairs and begin_with_pairs(region, addresses, self.dtype.itemsize)
-                kernel, cut = kernel_of(here, paired)
+                few = points_of(region) <= FEW_POINTS and not signature.reduces
+                may = pairs and not few
+                addresses = [self.address(array) for array in args] if may else []
+                paired = may and begin_with_pairs(region, addresses, self.dtype.itemsize)
+                kernel, cut = kernel_of(here, paired, few)
 
                 def queue() -> None:
                     for launch in launches(region, cut):

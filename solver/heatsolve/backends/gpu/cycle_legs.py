@@ -175,8 +175,8 @@ def fetched_along(work: FusedSweeps) -> int:
     arguments = work.signature.arguments
     result = [
         number
-        for number, shift in work.tape.loads()
-        if number and not any(arguments[number]) and not any(distance for distance, _ in shift)
+        for number, subscript in work.tape.loads()
+        if number and not any(arguments[number]) and not any(place.shift for place in subscript)
     ]
     return min(result, default=0)
 
@@ -190,12 +190,17 @@ MOST_WHOLE = 2
 """The most arrays that vary along all axes: b, and the inverse of the diagonal."""
 MOST_MARGIN = 2
 """The most layers beside the walls that belong to the edge, which a piece of EDGE_ROWS holds."""
-FEWEST_POINTS = {2: 300_000, 3: 1_000_000}
+FEWEST_POINTS = {2: 250_000, 3: 700_000}
 """Points of a grid below which single sweeps are faster, by dimension.
 
 There are then too few blocks to hide the latency of a row or a plane, and the long code of a fused
-kernel comes from memory again for each launch.
+kernel comes from memory again for each launch. On an H200 a cycle takes 100 us by legs and 107 by
+single sweeps on 513 squared, 125 and 157 on 96 cubed, but 116 and 110 on 80 cubed.
 """
+TIMES_WITH_FIELDS = 10
+"""The factor of the fewest points in 2D for coefficients that vary along both axes, which a lane
+loads for each row: a step of a cylinder takes 2.6 ms by legs and 2.05 ms by single sweeps on 0.3
+million cells, 4.75 and 4.35 ms on 1.3 million, 6.4 and 6.2 ms on 2.2 million (H200)."""
 
 
 def fewest_points(dimension: int) -> int:
@@ -227,7 +232,10 @@ def makes_leg(leg: CycleLeg, precision: str, limits: Limits) -> bool:
     """
     if len(leg.shape) not in (2, 3) or max(leg.shape) > LARGEST:
         return False
-    if math.prod(leg.shape) < fewest_points(len(leg.shape)):
+    fewest = fewest_points(len(leg.shape))
+    if len(leg.shape) == 2 and has_fields(leg):
+        fewest *= TIMES_WITH_FIELDS
+    if math.prod(leg.shape) < fewest:
         return False
     if len(leg.colours) > MOST_SWEEPS:
         return False
@@ -253,6 +261,16 @@ def makes_leg(leg: CycleLeg, precision: str, limits: Limits) -> bool:
     whole = {n for n, kind in enumerate(work.signature.arguments) if n and not any(kind)}
     along = fetched_along(work)
     return fits and near and along in whole and len(whole) <= MOST_WHOLE
+
+
+def has_fields(leg: CycleLeg) -> bool:
+    """Whether coefficients vary along all axes, not only beside walls.
+
+    Blocks that overlap do not count: single sweeps would exchange ghosts for each colour.
+    """
+    coefficients = leg.stages[0][INVERSE if leg.inverse else INVERSE - 1 :]
+    whole = [1 not in field.shape for field in coefficients if getattr(field, "shape", ())]
+    return leg.margin is None and any(whole) and leg.counted is None
 
 
 def shapes_of(work: FusedSweeps) -> Sequence[Any]:

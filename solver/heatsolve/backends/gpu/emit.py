@@ -30,7 +30,7 @@ from heatsolve.backends import Signature
 from heatsolve.backends import exact_sums as sums
 from heatsolve.backends.gpu.launch import ALIGNMENT, SPREAD, Shape, shape_of
 from heatsolve.stencil.language import INDEX_NAMES
-from heatsolve.stencil.trace import INTEGER, LEAVES, Operation, Tape, spelled
+from heatsolve.stencil.trace import INTEGER, LEAVES, Coordinate, Operation, Tape, spelled
 
 
 def indented(lines: Iterable[str]) -> list[str]:
@@ -147,11 +147,10 @@ def unrolled(tape: Tape, rows: int, columns: int = 1) -> Tape:
             operands = operation.operands
             if operation.name == "load":
                 number, subscript = operands
-                shifts = [shift for shift, _ in subscript]
-                shifts[0] += row
-                shifts[-1] += column
-                added = [integers for _, integers in subscript]
-                places.append(wide.add("load", number, tuple(zip(shifts, added, strict=True))))
+                moved = list(subscript)
+                moved[0] = moved[0].moved(row)
+                moved[-1] = moved[-1].moved(column)
+                places.append(wide.add("load", number, tuple(moved)))
             elif operation.name in ("scalar", "constant"):
                 places.append(wide.add(operation.name, *operands))
             else:
@@ -247,15 +246,14 @@ def address(
 ) -> str:
     """The place of an element in an array that may be constant along some axes."""
     dimension = len(subscript)
-    if not any(constant):
+    if not any(constant) and all(place.scale == 1 for place in subscript):
         return f"p{suffix} + {place_at(subscript, suffix, wraps)}"
     terms = []
-    for axis, (shift, added) in enumerate(subscript):
+    for axis, place in enumerate(subscript):
         if constant[axis]:
             continue
-        index = " + ".join(
-            [INDEX_NAMES[axis]] + ([str(shift)] if shift else []) + [f"a{n}" for n in added]
-        )
+        around = place.scale != 1 and any(wraps[axis : axis + 1])
+        index = _name_of(axis, place) if around else _index(axis, place)
         strides = [
             f"extent_{INDEX_NAMES[a]}{suffix}"
             for a in range(axis + 1, dimension)
@@ -265,11 +263,21 @@ def address(
     return " + ".join(terms) or "0"
 
 
+def _index(axis: int, place: Coordinate) -> str:
+    """A coordinate along an axis."""
+    shift, added, scale = place
+    name = INDEX_NAMES[axis]
+    index = " + ".join([f"2 * {name}" if scale == 2 else name] + [str(shift)] * bool(shift))
+    if scale < 0:
+        index = f"(({index}) >> 1)"
+    return " + ".join([index, *[f"a{number}" for number in added]])
+
+
 def place_at(subscript: tuple[Any, ...], suffix: str, wraps: tuple[bool, ...] = ()) -> str:
     """The place of an element of an array relative to the thread's point; along periodic axes by
     the distances that `_wrapped` names."""
     terms = []
-    for axis, (shift, added) in enumerate(subscript):
+    for axis, (shift, added, _) in enumerate(subscript):
         distance = _distance(axis, shift) if any(wraps[axis : axis + 1]) else str(shift)
         offsets = ([distance] if shift else []) + [f"a{number}" for number in added]
         last = axis == len(subscript) - 1
@@ -284,7 +292,8 @@ def place_at(subscript: tuple[Any, ...], suffix: str, wraps: tuple[bool, ...] = 
 def _wrapped(
     tape: Tape, wanted: Sequence[int], signature: Signature, dialect: Dialect
 ) -> Iterator[str]:
-    """The statements that find the distances to neighbours, across the ends of periodic axes.
+    """The statements that find the distances to neighbours, and the coordinates on a finer or
+    coarser grid, across the ends of periodic axes.
 
     Unknowns have the indices from 1 on.
     """
@@ -293,7 +302,14 @@ def _wrapped(
     subscripts = [subscript for number, subscript in loads if number == 0]
     for axis in [axis for axis, wraps in enumerate(signature.wraps) if wraps]:
         index = INDEX_NAMES[axis]
-        for shift in sorted({subscript[axis][0] for subscript in subscripts} - {0}):
+        places = {subscript[axis] for subscript in subscripts}
+        for place in sorted(place for place in places if place.scale != 1):
+            count = f"unknowns_{index} * 2" if place.scale == 2 else f"(unknowns_{index} >> 1)"
+            name, plain = _name_of(axis, place), _index(axis, place)
+            value = dialect.where.format(f"{plain} < 1", f"{plain} + {count}", plain)
+            value = dialect.where.format(f"{plain} > {count}", f"{plain} - {count}", value)
+            yield dialect.integer(name, value)
+        for shift in sorted({place.shift for place in places if place.scale == 1} - {0}):
             beyond, before = f"{index} + {shift} > unknowns_{index}", f"{index} + {shift} < 1"
             back, ahead = f"{shift} - unknowns_{index}", f"{shift} + unknowns_{index}"
             value = dialect.where.format(before, ahead, str(shift))
@@ -302,7 +318,16 @@ def _wrapped(
 
 
 def _distance(axis: int, shift: int) -> str:
-    return f"to_{INDEX_NAMES[axis]}_{'minus_' if shift < 0 else ''}{abs(shift)}"
+    return f"to_{INDEX_NAMES[axis]}_{_signed(shift)}"
+
+
+def _name_of(axis: int, place: Coordinate) -> str:
+    scaled = "twice" if place.scale == 2 else "half"
+    return f"{scaled}_{INDEX_NAMES[axis]}_{_signed(place.shift)}"
+
+
+def _signed(shift: int) -> str:
+    return f"{'minus_' if shift < 0 else ''}{abs(shift)}"
 
 
 # ---- pairs of columns ---------------------------------------------------------------------------
@@ -322,8 +347,8 @@ class Word:
 
     def next_row(self) -> tuple[int, tuple[Any, ...], int]:
         """The key of the word whose value this word takes in the next row."""
-        (shift, added), *others = self.subscript
-        return self.number, ((shift + 1, added), *others), len(self.places)
+        first, *others = self.subscript
+        return self.number, (first.moved(1), *others), len(self.places)
 
     @property
     def key(self) -> tuple[int, tuple[Any, ...], int]:
@@ -332,7 +357,7 @@ class Word:
     @property
     def column(self) -> int:
         """The column of its first element, counted from the thread's own column."""
-        return self.subscript[-1][0]
+        return self.subscript[-1].shift
 
     def values(self, name: str) -> Iterator[str]:
         """Yield the statements that name the elements of a word by their places on the tape."""
@@ -351,10 +376,10 @@ def words_of(tape: Tape, varying: Sequence[bool]) -> list[Word]:
     }
     words: list[Word] = []
     paired: set[int] = set()
-    for (number, (*others, (column, added))), place in loads.items():
-        beside = loads.get((number, (*others, (column + 1, added))))
-        if column % 2 == 0 and not added and beside is not None:
-            words.append(Word(number, (*others, (column, added)), (place, beside)))
+    for (number, (*others, column)), place in loads.items():
+        beside = loads.get((number, (*others, column.moved(1))))
+        if column.shift % 2 == 0 and not column.added and beside is not None:
+            words.append(Word(number, (*others, column), (place, beside)))
             paired |= {place, beside}
     words += [
         Word(number, subscript, (place,))
@@ -379,7 +404,7 @@ def chains_of(words: Sequence[Word]) -> list[list[Word]]:
             while (following := at.get(chain[-1].next_row())) is not None:
                 chain.append(following)
             chains.append(chain)
-    return sorted(chains, key=lambda chain: (chain[-1].subscript[0][0], len(chain[-1].places)))
+    return sorted(chains, key=lambda chain: (chain[-1].subscript[0].shift, len(chain[-1].places)))
 
 
 def march(tape: Tape, signature: Signature, dialect: Dialect, rows: int) -> list[str]:
@@ -448,7 +473,7 @@ def _column_read(operation: Operation, signature: Signature) -> int | None:
     if operation.name != "load":
         return None
     number, subscript = operation.operands
-    return None if signature.arguments[number][-1] else subscript[-1][0]
+    return None if signature.arguments[number][-1] else subscript[-1].shift
 
 
 def _insides(wide: Tape, signature: Signature, axis: str) -> Iterator[str]:

@@ -287,7 +287,7 @@ class Reads:
                 self.args.append(work.scalar(numbers[operation.operands[0]]))
             elif operation.name == "load":
                 number, subscript = operation.operands
-                shift = tuple(distance for distance, _ in subscript)
+                shift = tuple(place.shift for place in subscript)
                 self.args.append(self._element(f"{letter}{place}", numbers[number], shift))
             elif operation.name == "carried":
                 self.args.append(f"carry{operation.operands[0]}{self._layout.held[1]}")
@@ -449,9 +449,10 @@ def ring_arguments(work: FusedSweeps) -> list[int]:
     """
     arguments, wraps = work.signature.arguments, work.wraps[0]
     result: dict[int, bool] = {}
-    for number, ((di, _), (dj, _)) in work.tape.loads():
-        if number > 0 and not any(arguments[number]) and dj == 0 and not work.is_uniform(number):
-            result[number] = result.get(number, True) and (di == 0 or not wraps)
+    for number, (row, column) in work.tape.loads():
+        varies = number > 0 and not any(arguments[number]) and not work.is_uniform(number)
+        if varies and column.shift == 0:
+            result[number] = result.get(number, True) and (row.shift == 0 or not wraps)
     return sorted(number for number, all_rows in result.items() if all_rows)
 
 

@@ -74,8 +74,8 @@ def reads_neighbours(tape: Tape, signature: Signature) -> bool:
     if signature.dimension == 1:
         return False
     for number, subscript in tape.loads():
-        shifts = [abs(shift) for shift, _ in subscript]
-        if any(added for _, added in subscript) or max(shifts) > 1:
+        shifts = [abs(place.shift) for place in subscript]
+        if max(shifts) > 1 or any(place.added or place.scale != 1 for place in subscript):
             return False
         if number == 0 and signature.dimension == 3 and sum(shifts) > 1:
             return False

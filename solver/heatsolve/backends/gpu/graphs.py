@@ -99,20 +99,19 @@ class SmallSweep:
         written = [(place_of(array), self.region) for array in self.operands[:count]]
         read: dict[Part, None] = {}
         for number, subscript in self.tape.loads():
-            array, shifts = arguments[number], []
+            array = arguments[number]
             if number == 0 and self.signature.wraps:
                 read[place_of(array), whole(array.shape)] = None
                 continue
-            for shift, added in subscript:
-                shifts.append(shift + sum(int(arguments[n]) for n in added))
             region = tuple(
                 [
-                    (0, 1) if extent == 1 else (low + shift, high + shift)
-                    for (low, high), shift, extent in zip(
-                        self.region, shifts, array.shape, strict=True
+                    (0, 1) if extent == 1
+                    else (place.at(low, arguments), place.at(high - 1, arguments) + 1)
+                    for (low, high), place, extent in zip(
+                        self.region, subscript, array.shape, strict=True
                     )
                 ]
-            )
+            )  # fmt: skip
             part = place_of(array), region
             if part not in written:
                 read[part] = None

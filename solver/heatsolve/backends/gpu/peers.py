@@ -179,7 +179,8 @@ class PeerMemory(Link):
             sent, taken = ([p for p in of if p.peer == peer] for of in (leaving, arriving))
             tiles = max(sum(-(-part.size // TILE) for part in of) for of in (sent, taken))
             # Both ends must find the same number; there are at most two neighbours along an axis.
-            blocks = min(max(tiles, 1), MOST_BLOCKS // max(2, len(peers)))
+            neighbours = min(2, self.size - 1)
+            blocks = min(max(tiles, 1), MOST_BLOCKS // max(neighbours, len(peers)))
             first = len(parcels)
             if peer == rank:  # a copy, without a mailbox
                 here = zip(taken, sent, strict=True)

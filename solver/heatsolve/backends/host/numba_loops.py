@@ -31,7 +31,7 @@ from heatsolve.backends.exact_sums import (
     UNITS,
 )
 from heatsolve.stencil.language import INDEX_NAMES
-from heatsolve.stencil.trace import Tape, spelled
+from heatsolve.stencil.trace import Coordinate, Tape, spelled
 
 KEY = "DIGEST"
 """The name of a generated module's own digest in the module."""
@@ -108,19 +108,21 @@ def python_expression(signature: Signature, tape: Tape, place: int) -> str:
         number, subscript = operands
         constant = signature.arguments[number]
         indices = [
-            "0" if constant[axis] else _index(INDEX_NAMES[axis], shift, added)
-            for axis, (shift, added) in enumerate(subscript)
+            "0" if constant[axis] else _index(INDEX_NAMES[axis], place)
+            for axis, place in enumerate(subscript)
         ]
         element = f"a{number}[{', '.join(indices)}]"
         return f"real({element})" if f"a{number}" in signature.narrow else element
     return spelled(operation, "{1} if {0} else {2}", "np.sqrt({0})")
 
 
-def _index(axis: str, shift: int, added: tuple[int, ...]) -> str:
-    index = axis
-    if shift:
-        index += f" {'+' if shift > 0 else '-'} uint64({abs(shift)})"
-    return index + "".join(f" + uint64(a{number})" for number in added)
+def _index(axis: str, place: Coordinate) -> str:
+    index = f"uint64(2) * {axis}" if place.scale == 2 else axis
+    if place.shift:
+        index += f" {'+' if place.shift > 0 else '-'} uint64({abs(place.shift)})"
+    if place.scale == -2:
+        index = f"(({index}) >> uint64(1))"
+    return index + "".join(f" + uint64(a{number})" for number in place.added)
 
 
 # ---- machine code, kept from run to run ----------------------------------------------------------

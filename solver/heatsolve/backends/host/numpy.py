@@ -128,13 +128,21 @@ class NumpyBackend(HostBackend):
     ) -> Any:
         """An operand: a number, or a view of an array.
 
-        An array in another precision is copied, anew in each sweep."""
+        An array in another precision, or of a coarser grid, is copied, anew in each sweep."""
         if operation.name == "constant":
             return self.dtype.type(float.fromhex(operation.operands[0]))
         if operation.name == "scalar":
             return arguments[operation.operands[0]]
         number, subscript = operation.operands
-        view = _view(arguments[number], region, subscript, arguments)
+        array = arguments[number]
+        view = _view(array, region, subscript, arguments)
+        for axis, ((low, high), place) in enumerate(zip(region, subscript, strict=True)):
+            if place.scale < 0 and array.shape[axis] > 1:  # each element twice, in each sweep anew
+                halves = (np.arange(low, high) + place.shift) // 2
+                extents = (*view.shape[:axis], high - low, *view.shape[axis + 1 :])
+                doubled = self._scratch_array(extents, view.dtype, (operation.operands, axis))
+                calls.append((np.take, (view, halves - halves[:1], axis, doubled)))
+                view = doubled
         if view.dtype == self.dtype:
             return view
         converted = self._scratch_array(view.shape, self.dtype, operation.operands)
@@ -214,12 +222,11 @@ def _view(
         if array.shape[axis] == 1:
             window.append(FIRST)
             continue
-        shift = 0
-        if subscript is not None:
-            shift, added = subscript[axis]
-            for number in added:
-                shift += arguments[number]
-        window.append(slice(low + shift, high + shift))
+        if subscript is None:
+            window.append(slice(low, high))
+            continue
+        first, last = (subscript[axis].at(index, arguments) for index in (low, high - 1))
+        window.append(slice(first, last + 1, max(subscript[axis].scale, 1)))
     return array[tuple(window)]
 
 

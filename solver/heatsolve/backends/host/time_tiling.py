@@ -21,21 +21,22 @@ from heatsolve.backends import Signature
 from heatsolve.backends.host.numba_loops import KEPT, KEY, REDUCTIONS, python_expression
 from heatsolve.stencil.grid import even_part
 from heatsolve.stencil.language import INDEX_NAMES, change, term_of
-from heatsolve.stencil.trace import ARRAY, Tape, record, spelled
+from heatsolve.stencil.trace import ARRAY, HERE, Coordinate, Tape, record, spelled
 
 KINDS = {None: 0, "sum": 1, "max": 2}
 """Numbers of the norms of a change in generated code."""
 
 
 def radii(tape: Tape) -> tuple[int, ...] | None:
-    """How far the point function reads u along each axis; None if that depends on an argument."""
+    """How far the point function reads u along each axis; None if that depends on
+    an argument, or where it reads a grid twice as fine or as coarse."""
     reach = [0] * tape.dimension
     for number, subscript in tape.loads():
-        for axis, (shift, added) in enumerate(subscript):
+        for axis, place in enumerate(subscript):
+            if place.scale != 1 or (number == 0 and place.added):
+                return None
             if number == 0:
-                if added:
-                    return None
-                reach[axis] = max(reach[axis], abs(shift))
+                reach[axis] = max(reach[axis], abs(place.shift))
     return tuple(reach)
 
 
@@ -74,7 +75,7 @@ def _line(
 ) -> str:
     """The function that makes one row of the first level, of a middle level, or of the last."""
     axes = INDEX_NAMES[: tape.dimension]
-    here = tuple((0, ()) for _ in axes)
+    here = (HERE,) * len(axes)
     target = (
         f"new[{_global(here, ())}]"
         if part == "last"
@@ -154,24 +155,24 @@ def _body(
     return fixed, varying
 
 
-def _global(subscript: Sequence[tuple[int, tuple[int, ...]]], constant: Sequence[bool]) -> str:
+def _global(subscript: Sequence[Coordinate], constant: Sequence[bool]) -> str:
     """A subscript of an array; 0 along an axis along which the array is constant."""
     indices = []
-    for axis, (shift, _) in enumerate(subscript):
+    for axis, (shift, *_) in enumerate(subscript):
         start = f"at_{INDEX_NAMES[axis]}" + (" + n" if axis == len(subscript) - 1 else "")
         indices.append("0" if constant and constant[axis] else _shifted(start, shift))
     return ", ".join(indices)
 
 
-def _before(subscript: Sequence[tuple[int, tuple[int, ...]]], reach: Sequence[int]) -> str:
+def _before(subscript: Sequence[Coordinate], reach: Sequence[int]) -> str:
     """A value of the level before, in its ring."""
     return f"rings[chunk, level - uint64(1), {_local(subscript, reach)}]"
 
 
-def _local(subscript: Sequence[tuple[int, tuple[int, ...]]], reach: Sequence[int]) -> str:
+def _local(subscript: Sequence[Coordinate], reach: Sequence[int]) -> str:
     """A subscript of the ring of one level."""
     indices = []
-    for axis, (shift, _) in enumerate(subscript):
+    for axis, (shift, *_) in enumerate(subscript):
         last = axis == len(subscript) - 1
         start = f"in_{INDEX_NAMES[axis]}" + (" + n" if last else "")
         slot = axis == 0 and not last

@@ -198,6 +198,7 @@ class SweptLevel(Level):
         self.smoother, self.coarse = relaxation.smoother, coarse
         self._relaxation, self._transfer = relaxation, step.transfer
         self._assembly, self._gathering = step.assembly, step.gathering
+        self._reads_other_ends = step.transfer.reads_other_ends
         relaxation.fuse(self.u)
         before, after = map(relaxation.passes, (self.smoother.before, self.smoother.after))
         self.swaps = (len(before) + len(after)) % 2 == 1
@@ -256,8 +257,8 @@ class SweptLevel(Level):
             self._gathering.hand_out()
 
     def _exchange_ghosts(self) -> None:
-        """Bring the ghosts of the next level's solution, unless they are there."""
-        if not self.coarse.fills_ghosts:
+        """Bring the ghosts of the next level's solution, unless they are there or not needed."""
+        if not (self.coarse.fills_ghosts or self._reads_other_ends):
             self.coarse.system.halo.exchange(self.coarse.other)
 
     @cached_property
@@ -400,7 +401,8 @@ class Legs:
         where = (grid.shape, plan.u.shape[-1], grid.interior, system.halo.wraps)
         leg = CycleLeg(
             point, stages, colours if sweeps else (), *where, coarse, self._shape, weights,
-            margin=plan.margin, inverse=relaxation.inverse_point, functions=FUNCTIONS, **more,
+            margin=plan.margin, inverse=relaxation.inverse_point, functions=FUNCTIONS,
+            counted=self._counted, **more,
         )  # fmt: skip
         return system.backend.cycle_leg(leg)
 
@@ -409,8 +411,7 @@ class Legs:
         if not restricts and "go on" in self.passes:
             return False
         half = ((), *self._down) if restricts else (self._relaxation.smoother.after, *self._up)
-        more = self._of_residual | {"restricts": restricts, "counted": self._counted}
-        leg = self._leg(*half, norm=norm, **more)
+        leg = self._leg(*half, norm=norm, restricts=restricts, **self._of_residual)
         if leg:
             self.passes["descend with norm" if restricts else "ascend"] = leg
         return bool(leg)
@@ -422,6 +423,7 @@ class FusedLevel(SweptLevel):
     def __init__(self, plan: Plan, relaxation: Relaxation, coarse: Level, step: Step, legs: Legs):
         super().__init__(plan, relaxation, coarse, step)
         self._legs, self.passes = legs, legs.passes
+        self._reads_other_ends = False
         self.keeps_start = self.swaps = not self.smoother.before and "go on" not in self.passes
 
     def fuse_norm(self, norm: Accumulator, restricts: bool) -> bool:

@@ -5,8 +5,8 @@ layers is viewed as (before, pair, parity and after), with layer 2p + parity in 
 point language has no index 2q. The elements that belong to the coarse point q depend on where a
 block begins; the shifts to them are integer arguments of a sweep.
 
-On a device both axes of a 2D grid are transferred at once, if one process holds all of them: see
-`transfer_2d`.
+On a device all axes are transferred at once, if one process holds all of them: see
+`transfer_at_once` and, for solutions in 2D, `transfer_2d`.
 """
 
 import math
@@ -19,12 +19,8 @@ import numpy as np
 
 from heatsolve.backends import Backend, Region
 from heatsolve.linear.multigrid.coarsening import AxisCoarsening
-from heatsolve.linear.multigrid.transfer_2d import (
-    NEAR,
-    Interpolation2D,
-    Restriction2D,
-    weighted_sum,
-)
+from heatsolve.linear.multigrid.transfer_2d import NEAR, Interpolation2D
+from heatsolve.linear.multigrid.transfer_at_once import TransferAtOnce, weighted_sum
 from heatsolve.linear.stationary import of_colour
 from heatsolve.stencil.language import Point, neighbour, shifted
 from heatsolve.stencil.trace import ARRAY, INTEGER, REAL, Tape, record
@@ -63,6 +59,11 @@ class AxisTransfer:
         number."""
         periodic, count = self.coarsening.fine.axis.periodic, self.coarsening.count
         return self.is_whole and periodic and self.fine[1] == 2 * count >= 4
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the axis needs no exchange: its block is whole, and wraps if it is periodic."""
+        return self.is_whole and (self.wraps or not self.coarsening.fine.axis.periodic)
 
     @property
     def offset(self) -> int:
@@ -117,19 +118,26 @@ class Transfer:
             parities_of(backend, along, along.coarsening.weights, self._extents[axis])
             for axis, along in axes.items()
         ]
+        self._at_once: TransferAtOnce | None = None
         # On a host, loops along one axis after the other are faster.
-        self.in_2d = (
-            backend.on_device
-            and len(shape) == len(axes) == 2
-            and all(along.is_whole for along in axes.values())
-        )
-        if self.in_2d:
+        all_whole = self.halves_all and all(along.is_alone for along in axes.values())
+        wraps = [along.wraps for along in axes.values()]
+        may_wrap = backend.most_wrapped > 0 or not any(wraps)
+        if backend.on_device and len(shape) > 1 and all_whole and may_wrap:
             coarsenings = [along.coarsening for along in axes.values()]
-            self._restrict_2d = Restriction2D(backend, coarse_b, coarsenings)
-            weights = [coarsening.weights for coarsening in coarsenings]
             unknowns = [along.fine[1] for along in axes.values()]
-            self._interpolate_2d = Interpolation2D(backend, coarse_u, weights, unknowns)
-            self._exchanges = [along.exchange(tuple(self._extents)) for along in axes.values()]
+            args = coarsenings, unknowns, wraps, coarse_b, coarse_u
+            self._at_once = TransferAtOnce(backend, *args)
+
+    @property
+    def in_2d(self) -> bool:
+        """Whether both axes of a 2D grid are transferred at once."""
+        return self._at_once is not None and len(self._shape) == 2
+
+    @property
+    def reads_other_ends(self) -> bool:
+        """Whether the interpolation needs no ghosts of periodic axes."""
+        return self._at_once is not None
 
     @property
     def restriction_weights(self) -> list[Any]:
@@ -168,17 +176,11 @@ class Transfer:
 
     def restrict(self) -> None:
         """Restrict the residual in `finer` to b of the coarse level."""
-        if self.in_2d:
-            self._exchange()
-            self._restrict_2d(self.finer, *self._restriction)
+        if self._at_once is not None:
+            self._at_once.restrict(self.finer, self._restriction)
             return
         for step, weights in zip(self._steps, self._restriction, strict=True):
             step.restrict(weights)
-
-    def _exchange(self) -> None:
-        """Bring the ghosts of `finer` that a restriction along both axes reads."""
-        for exchange in self._exchanges:
-            exchange(self.finer)
 
     def average(self, quantity: Any = None) -> None:
         """Fill b of the coarse level, ghosts included, with means of `finer` over coarse volumes.
@@ -189,10 +191,9 @@ class Transfer:
         `finer` then holds its ghosts only.
         """
         inside_is_made = False
-        if self.in_2d and (quantity is None or self._restrict_2d.takes_alone(quantity.shape)):
-            if quantity is None:
-                self._exchange()
-            self._restrict_2d(self.finer if quantity is None else quantity, *self._mean)
+        once = self._at_once if self.in_2d else None
+        if once is not None and (quantity is None or once.takes_alone(quantity.shape)):
+            once.restrict(self.finer if quantity is None else quantity, self._mean)
             quantity, inside_is_made = None, True
         for step, weights in zip(self._steps, self._mean, strict=True):
             step.restrict(weights, quantity, along_walls=inside_is_made)
@@ -211,8 +212,8 @@ class Transfer:
 
         Or add it to the unknowns of the array `into`, if the transfer `interpolates_in_place`.
         """
-        if into is not None and self.in_2d:
-            self._interpolate_2d(into, adds=True)
+        if self._at_once is not None:
+            self._at_once.interpolate(self.finer if into is None else into, into is not None)
             return
         last, *others = self._steps
         for step in reversed(others):
@@ -457,7 +458,7 @@ def interpolated(taps: int, adds: bool, axis: int = 1) -> Point:
         weights, places, (back, *old) = more[:taps], more[taps : 2 * taps], more[2 * taps :]
         beside = neighbour((i, j, k), axis + 1, back)
         there = [neighbour(beside, axis, place) for place in places]
-        value = weighted_sum(weights, (i, j, k), u, there)
+        value = weighted_sum(weights, (i, j, k), (u[place] for place in there))
         return old[0][i, j, k] + value if adds else value
 
     return interpolated
@@ -477,7 +478,8 @@ def interpolated_pair(taps: int, lag: int, ahead: int, adds: bool, axis: int = 1
         values, here = [], (i, j, k)
         for weights, later, first in ((even, lag, max(0, -ahead)), (odd, 0, max(0, ahead))):
             there = [neighbour(here, axis, place) for place in places[first : first + taps]]
-            values.append(weighted_sum(weights, neighbour(here, axis, later), u, there))
+            beside = neighbour(here, axis, later)
+            values.append(weighted_sum(weights, beside, (u[place] for place in there)))
         if adds:
             return tuple([old[n][i, j, k] + value for n, value in enumerate(values)])
         return tuple(values)
