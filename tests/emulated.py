@@ -219,6 +219,7 @@ class Ahead(Emulated):
     def __init__(self, precision="float64", refuses=None):
         super().__init__(precision)
         self.refuses, self.ledgers, self.continuations = refuses, 0, 0
+        self.confirmations = 0
         self.ahead_shut, self.continues_at = False, 0
         self.calls = None  # of what is being recorded
 
@@ -239,6 +240,7 @@ class Ahead(Emulated):
 
     def open_gate(self, continues_at=0):
         self.shut, self.gated, self.checked, self.continues_at = False, True, [], continues_at
+        self.found = None
         self.ahead_shut = continues_at > 0
 
     def check(self, accumulators, threshold):
@@ -251,13 +253,21 @@ class Ahead(Emulated):
         if self.continues_at:
             self.ahead_shut = not (self.shut and len(self.checked) == self.continues_at)
 
+    def confirm(self, accumulator, threshold):
+        if self.ahead_shut:
+            return
+        self.found = accumulator.take()
+        self.confirmations += 1
+        self.ahead_shut = not self.found <= threshold
+
     def posted_ledger(self):
         self.gated = self.shut = False
         self.ledgers += self.continues_at > 0
         self.ahead_shut |= self.continues_at > 0 and self.ledgers == self.refuses
-        values, asked = self.checked, self.continues_at > 0
+        values, asked, found = self.checked, self.continues_at > 0, self.found
 
         def read():
+            self.confirmed = found
             self.continued = asked and not self.ahead_shut
             self.continuations += self.continued
             self.ahead_shut = False

@@ -41,16 +41,17 @@ MODULES = (points, heat, transport, flow, system, stationary, krylov, fft,
            derived, flux, cycle, mixed, levels, smoothers, transfer, transfer_2d,
            transfer_at_once)  # fmt: skip
 SHAPES = {1: (69,), 2: (6, 37), 3: (5, 4, 35)}
-NAMES = ("numba-1", "numba-2", "cupy", "cuda")
-MARKS = {"cupy": [pytest.mark.gpu], "cuda": [pytest.mark.gpu]}
+NAMES = ("numba-1", "numba-2", "cupy", "cupy-many", "cuda")
+"""`cupy-many`: by the kernels for sweeps of many points."""
+MARKS = {name: [pytest.mark.gpu] for name in NAMES[2:]}
 OTHERS = [pytest.param(name, marks=MARKS.get(name, ())) for name in NAMES]
 EVERY = ["numpy", *OTHERS]
 
 
 @cache
 def make(name, precision):
-    kind, _, threads = name.partition("-")
-    return choice.make(kind, precision, int(threads) if threads else None)
+    kind, _, more = name.partition("-")
+    return choice.make(kind, precision, int(more) if more.isdigit() else None)
 
 
 @pytest.fixture
@@ -63,6 +64,8 @@ def machine(request, monkeypatch):
         monkeypatch.setattr(numba, "THREADED_FROM", 1)  # two threads on small fields, too
         if name == "numba-2" and make(name, "float64").threads < 2:
             pytest.skip("this machine has one thread")
+    if name == "cupy-many":
+        monkeypatch.setattr("heatsolve.backends.gpu.backend.FEW_POINTS", 0)
     try:
         make(name, "float64")
     except InputError as error:

@@ -25,7 +25,9 @@ from heatsolve.stencil.language import copy, shifted
 ENTRIES = [
     entry
     for entry in registry()
-    if entry.dimension == 3 and all(kind not in ("sum", "max") for kind in entry.outputs)
+    if entry.dimension == 3
+    and all(kind not in ("sum", "max") for kind in entry.outputs)
+    and "at-once" not in entry.name  # they read another grid's columns
 ]
 (FLUX_DIVERGENCE,) = [entry for entry in ENTRIES if entry.name == "3d-flux_divergence"]
 SHAPE = (7, 10, 140)
@@ -168,9 +170,10 @@ def test_arrays_that_begin_within_a_pair_are_not_paired():
 @pytest.mark.gpu
 @for_entries
 @in_precisions
-def test_pairs_equal_numpy_on_a_gpu(entry, precision):
+def test_pairs_equal_numpy_on_a_gpu(entry, precision, monkeypatch):
     from heatsolve.backends.gpu.cupy import CupyBackend
 
+    monkeypatch.setattr("heatsolve.backends.gpu.backend.FEW_POINTS", 0)
     backend = CupyBackend(precision)
     region = entry.region(SHAPE)
     given = entry.make(SHAPE, precision, 1, wild=True)

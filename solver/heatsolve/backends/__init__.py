@@ -581,12 +581,23 @@ class Backend(ABC):
     continued = False
     """Whether the work queued behind the ledger that the host read last has been done."""
 
+    confirmed: float | None = None
+    """The value that `confirm` found for the ledger that the host read last, if it was done."""
+
     def continuing(self) -> AbstractContextManager[None]:
         """A context for work that is queued behind a ledger, or recorded for such use.
 
         The work is done only if the ledger ends at the check `continues_at` of `open_gate`.
         """
         return nullcontext()
+
+    def confirm(self, accumulator: Accumulator, threshold: float) -> None:
+        """Check a largest magnitude as work that continues, before the ledger is posted.
+
+        The value is in no ledger but `confirmed`. Work that continues later is done only if the
+        value is at most the threshold.
+        """
+        raise NotImplementedError
 
     def open_gate(self, continues_at: int = 0) -> None:
         """Begin a ledger of checks.

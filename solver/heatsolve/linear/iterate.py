@@ -305,7 +305,7 @@ def iterating(
     controller.begin(done, resumed is not None and resumed.finished)
     back = math.ldexp(1.0, -(criterion.exponent or 0))
     exact = criterion.kind == "max" and criterion.monitor == "residual"
-    if not (backend.continues and exact) or method.recurrent:
+    if not (backend.continues and exact):
         following = None  # only the host finds where such an iteration ends
     pause, reason, asked = -1, "", None
     while True:
@@ -329,9 +329,11 @@ def iterating(
         wanted = min(expected - done, backend.lookahead) if done < expected else ahead
         count = test.most_checks(wanted) if method.queues else 1
         work = None
-        if following is not None and done + count == expected:
+        if following is not None and done + count == expected and test.needs_no_floor(count):
             work = None if method.finish_copies(expected) else following(expected)
         checks = queue.run(done, until, count, lambda: test.gate, count if work else 0)
+        if work is not None and method.recurrent:
+            method.confirm_ahead(expected, criterion.kind, criterion.gate())
         ledger = backend.posted_ledger()
         if work is not None:
             work()

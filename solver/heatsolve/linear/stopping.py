@@ -363,6 +363,12 @@ class ConvergenceTest:
             return min(wanted, until_floor)
         return min(wanted, until_floor, method.checks_without_fall - state.without_fall)
 
+    def needs_no_floor(self, count: int) -> bool:
+        """Whether the check after `count` more ones can end the iteration without the rounding
+        level, which the host finds from the present solution."""
+        method = self._method
+        return not (method.recurrent and (self.state.checks + count) % method.checks_per_floor == 0)
+
     @property
     def gate(self) -> float:
         """The value of a check up to which the host must decide: the tolerance or, for a residual

@@ -484,6 +484,11 @@ class Method(ABC):
         self.residual_norm(steps, norm)
         return norm.take()
 
+    def confirm_ahead(self, steps: int, kind: str, threshold: float) -> None:
+        """Queue `confirm` as work that continues, of a method that updates its residual by
+        recurrence: later work is done only if the true residual's largest magnitude is at most the
+        threshold."""
+
     def settle(self) -> None:
         """Allow the method to replace the arrays `u`, and b of `system`, if that saves copies."""
         self.stays = False

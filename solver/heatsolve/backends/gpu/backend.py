@@ -89,6 +89,8 @@ LARGEST_PLANE = 1 << 26
 """Bytes of the largest plane that is a piece."""
 PIECES = 4
 """Pieces of pinned memory, and threads, for a large copy."""
+HEAD = 4
+"""Integers of a device's state before the rows of the ledger: its gates."""
 ONE_BLOCK = Launch((1, 1, 1), (GROUPS * sums.WIDTH, 1, 1), ())
 
 
@@ -129,8 +131,8 @@ class DeviceBackend(Backend):
 
     A check is a small kernel: it merges the copies of a register into the next row of the ledger,
     clears them, counts the row, and closes the gate where the value meets the threshold. `_gate`
-    holds two integers: whether the gate is closed, and the number of checks. `_ahead` is the gate
-    of work that continues behind a ledger.
+    holds three integers: whether the gate is closed, the number of checks, and whether there was a
+    `confirm`. `_ahead` is the gate of work that continues behind a ledger.
     """
 
     lookahead = 64
@@ -563,14 +565,15 @@ class DeviceBackend(Backend):
         self._check_kernels: dict[str, Compiled] = {}
         self._readbacks: dict[int, np.ndarray] = {}
         self._gathering = None
-        rows = (self.lookahead + BEYOND) * sums.WIDTH
-        self._state = self.integers(3 + rows)
-        self._gate, self._open = self.part(self._state, (2,)), self.integers(1)
-        self._ahead, self._continues_at = self.part(self._state, (1,), 2), 0
-        self._rows = self.part(self._state, (rows,), 3)
+        rows = (self.lookahead + BEYOND + 1) * sums.WIDTH  # one more for `confirm`
+        self._state = self.integers(HEAD + rows)
+        self._gate = self._gate_of_ledger = self.part(self._state, (3,))
+        self._open = self.integers(1)
+        self._ahead, self._continues_at = self.part(self._state, (1,), 3), 0
+        self._rows, self._confirms = self.part(self._state, (rows,), HEAD), False
         self._kinds: list[str] = []
         self._work: list[tuple[int, int]] = []
-        self._copied = self.pinned((3 + rows,), np.int64)
+        self._copied = self.pinned((HEAD + rows,), np.int64)
 
     def new_register(self) -> Any:
         return self.integers(SPREAD * sums.WIDTH)
@@ -623,7 +626,7 @@ class DeviceBackend(Backend):
             return
         self.zero(self._gate)
         self._kinds, self._work, self._continues_at = [], [], continues_at
-        self.gated = True
+        self.gated, self._confirms = True, False
 
     def scalars(self, count: int) -> sums.Scalars:
         return sums.Scalars(self, count) if self.lookahead == 1 else DeviceScalars(self, count)
@@ -649,6 +652,13 @@ class DeviceBackend(Backend):
     def _check_alone(self, accumulator: Accumulator, limit: float) -> None:
         register, copies = self._of_all(accumulator, self._gate)
         self._queue_check(register, copies, accumulator.kind, limit)
+
+    def confirm(self, accumulator: Accumulator, threshold: float) -> None:
+        self._confirms = True
+        register, copies = self._of_all(accumulator, self._ahead)
+        numbers = self.integer(copies), np.float64(threshold)
+        args = (register, *numbers, self._gate_of_ledger, self._rows, self._ahead)
+        self._of_checks("confirm")(ONE_BLOCK, args)
 
     def _of_all(self, accumulator: Accumulator, gate: Any) -> tuple[Any, int]:
         """The copies of a register, or with a link the registers of all processes; their number."""
@@ -682,7 +692,7 @@ class DeviceBackend(Backend):
             return super().posted_ledger()
         self.gated = False
         # The gates and the rows are contiguous, for one copy: each copy makes the host wait.
-        copied = self._copied[: 3 + len(self._work) * sums.WIDTH]
+        copied = self._copied[: HEAD + (len(self._work) + self._confirms) * sums.WIDTH]
         self.queue_to_host(copied, self.part(self._state, (copied.size,)))
         wait, asked = self.mark(), self._continues_at > 0
         work, kinds = self._work, self._kinds
@@ -690,15 +700,16 @@ class DeviceBackend(Backend):
 
         def read() -> list[float]:
             wait()
-            _, passed, not_continued = map(int, copied[:3])
+            _, passed, confirmed, not_continued = map(int, copied[:HEAD])
             self.continued = asked and not not_continued
             if asked and not_continued:
                 self.zero(self._ahead)
                 self.points_updated, self.bytes_moved = done
             if 0 < passed < len(work):  # the sweeps behind a closed gate have done nothing
                 self.points_updated, self.bytes_moved = work[passed - 1]
-            rows = copied[3:].reshape(-1, sums.WIDTH)[:passed]
-            return sums.values_of(kinds[: len(rows)], rows)
+            rows = copied[HEAD:].reshape(-1, sums.WIDTH)
+            self.confirmed = sums.max_of(rows[passed]) if confirmed else None
+            return sums.values_of(kinds[:passed], rows[:passed])
 
         return read
 

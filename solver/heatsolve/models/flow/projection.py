@@ -56,11 +56,11 @@ class Projection(RungeKutta):
         self._speed = backend.accumulator("max")
         self._plays_back = not problem.driven_in_time
         # Sweeps with other terms that depend on a step's length are recorded for each length.
-        depends = implicit or adams or problem.bodies is not None
-        holds = backend.on_device and self._plays_back and not depends
+        plain = backend.on_device and self._plays_back and not (implicit or adams)
+        holds = plain and problem.bodies is None
         self._numbers = StepNumbers(backend, problem.grid.dimension, self._stages, holds)
         self._numbers.take(step)
-        continues = holds and backend.continues and self._machine.replays
+        continues = plain and backend.continues and self._machine.replays
         args = self._machine, self.pressure, self._numbers
         self._playback = Playback(*args, self._plays_back, continues)
         self._play = self._playback.add

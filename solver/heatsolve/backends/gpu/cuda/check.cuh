@@ -75,6 +75,19 @@ extern "C" __global__ void check(integer* reg, integer copies, integer sum, doub
     if (at) ahead[0] = !(closed && gate[1] == at) || merged[NOT_FINITE];
 }
 
+// Merges a register into the row behind the ledger, if the gate `ahead` is open, and closes this
+// gate unless the value is at most `limit`; one block. gate[2] tells that it has done so.
+extern "C" __global__ void confirm(integer* reg, integer copies, double limit, integer* gate,
+                                   integer* rows, integer* ahead) {
+    if (ahead[0]) return;
+    integer* merged = rows + gate[1] * WIDTH;
+    merge_into(merged, reg, copies);
+    __syncthreads();
+    if (threadIdx.x) return;
+    gate[2] = 1;
+    ahead[0] = !closes(merged, 0, limit) || merged[NOT_FINITE];
+}
+
 // Carries: brings all slices but the last between 0 and 2^SLICE_BITS, with the same sum.
 __device__ void carry_on(integer* slices) {
     for (int k = 0; k < SLICES - 1; k++) {
