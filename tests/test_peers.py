@@ -28,6 +28,7 @@ HEAD = """
 #define __device__
 #define __global__
 #define __launch_bounds__(...)
+#define __shared__ static thread_local
 #define __syncthreads()
 #define __threadfence_system() std::atomic_thread_fence(std::memory_order_seq_cst)
 #define __trap() abort()

@@ -172,25 +172,25 @@ class PeerMemory(Link):
     ) -> tuple[Launch, tuple[Any, ...]]:
         """The launch for parts of parcels that fit into their places, with arguments."""
         slabs, backend, rank = self._slabs, self._backend, self._slabs.rank
-        parcels: list[tuple[int, int, int]] = []
+        parcels: list[tuple[int, int, int, int]] = []
         about: list[tuple[int, ...]] = []
         peers = sorted({part.peer for part in (*leaving, *arriving)})
         for peer in peers:
             sent, taken = ([p for p in of if p.peer == peer] for of in (leaving, arriving))
-            tiles = max(sum(-(-part.size // TILE) for part in of) for of in (sent, taken))
+            tiles = max(sum(part.tiles for part in of) for of in (sent, taken))
             # Both ends must find the same number; there are at most two neighbours along an axis.
             neighbours = min(2, self.size - 1)
             blocks = min(max(tiles, 1), MOST_BLOCKS // max(neighbours, len(peers)))
             first = len(parcels)
             if peer == rank:  # a copy, without a mailbox
                 here = zip(taken, sent, strict=True)
-                parcels += [(to.address, of.address, to.size) for to, of in here]
+                parcels += [(to.address, of.address, to.size, 0) for to, of in here]
                 about.append((first, first, first, len(parcels), 0, 0, 0, blocks, 0))
                 continue
             there = slabs.mailbox(rank, peer)
-            parcels += [(part.address, there + part.place, part.size) for part in sent]
-            middle, box = len(parcels), slabs.mailbox(peer, rank)
-            parcels += [(part.address, box + part.place, part.size) for part in taken]
+            parcels += rows_of(sent, there, blocks)
+            middle = len(parcels)
+            parcels += rows_of(taken, slabs.mailbox(peer, rank), blocks)
             flags = slabs.flags(rank, peer), slabs.flags(peer, rank)
             rows = first, middle, middle, len(parcels)
             wait = backend.address(self._waits) + peer * self._waits.dtype.itemsize
@@ -210,6 +210,20 @@ class Part(NamedTuple):
     place: int
     size: int
     peer: int
+
+    @property
+    def tiles(self) -> int:
+        return -(-self.size // TILE)
+
+
+def rows_of(
+    parts: Sequence[Part], mailbox: int, blocks: int
+) -> Iterator[tuple[int, int, int, int]]:
+    """Yield for each part its address, its address in a mailbox, its size, and its first block."""
+    before = 0
+    for part in parts:
+        yield part.address, mailbox + part.place, part.size, before % blocks
+        before += part.tiles
 
 
 def parts_of(parcels: Sequence[tuple[int, int, int]]) -> Iterator[Part]:
