@@ -12,6 +12,7 @@
 #define __align__(n) alignas(n)
 
 struct alignas(16) double2 { double x, y; };
+struct longlong2 { long long x, y; };
 struct alignas(8) float2 { float x, y; };
 inline double2 make_double2(double x, double y) { return {x, y}; }
 inline float2 make_float2(float x, float y) { return {x, y}; }

@@ -44,8 +44,11 @@ MOST_BESIDE = 1 << 17
 """The most points of a sweep that may share a kernel with independent sweeps."""
 MOST_SWEEPS = 150
 """The most sweeps of a kernel."""
-WORDS = 71
+WORDS = 74
 """The most words of a row of a kernel's table, which lies in shared memory."""
+QUOTIENT_BITS = 44
+"""A point's number times the inverse of a row's length, shifted by these bits, is the number of
+rows before it: exact for up to MOST_BESIDE points. A division takes ten times as long."""
 MOST_IN_32_BITS = (1 << 31) - 1
 """The most elements of an array that indices of 32 bits reach."""
 THREADS, WARP = 1024, 32
@@ -119,7 +122,10 @@ class SmallSweep:
 
     def row(self, address: Callable[[Any], int]) -> list[int]:
         """The sweep's row in the kernel's table, after the number of its function."""
-        words = [bound for pair in self.region for bound in pair] + list(self.extents)
+        words = [bound for pair in self.region for bound in pair]
+        # Rounded up, so that products with a point's number find the quotient (see `MOST_BESIDE`).
+        words += [-((-1 << QUOTIENT_BITS) // (high - low)) for low, high in self.region[1:]]
+        words += self.extents
         for (_, kind), operand in zip(_operands(self.signature), self.operands, strict=True):
             if kind == INTEGER:
                 words.append(int(operand))
@@ -162,11 +168,13 @@ def source(functions: tuple[Function, ...], width: int, beside: bool) -> str:
     `beside`: for sweeps beside each other, not in turn."""
     threads, head = (THREADS_BESIDE, 2) if beside else (THREADS, 4)
     numbers = range(len(functions))
-    cases = [f"case {n}: sweep_{n}(row + {head}, n, points, threads); break;" for n in numbers]
+    row = f"reinterpret_cast<const longlong2*>(row + {head})"
+    cases = [f"case {n}: sweep_{n}({row}, n, points, threads); break;" for n in numbers]
     texts = [_function(n, *function) for n, function in enumerate(functions)]
     gated = any(signature.gated for signature, *_ in functions)
     lines = f"#define WIDTH {width}\n#define THREADS {threads}\n#define GATED {int(gated)}\n"
-    lines += macro("SWEEP_CASES", cases) + "typedef long long integer;\n"
+    lines += macro("SWEEP_CASES", cases)
+    lines += "typedef long long integer;\ntypedef unsigned long long word;\n"
     kernel = cuda_text("sweeps_beside.cuh" if beside else "small_sweeps.cuh")
     return lines + "".join(texts) + kernel
 
@@ -174,26 +182,33 @@ def source(functions: tuple[Function, ...], width: int, beside: bool) -> str:
 def _function(number: int, signature: Signature, tape: Tape, index: str) -> str:
     """The C function of a sweep, which reads all its operands from its row of the table."""
     axes, dialect = INDEX_NAMES[: tape.dimension], C_DIALECT.with_indices(index)
-    names = [f"{end}_{axis}" for axis in axes for end in ("low", "high")] + extent_names(signature)
-    lines = [dialect.integer(name, f"row[{place}]") for place, name in enumerate(names)]
-    lines += [f"const unsigned across_{axis} = high_{axis} - low_{axis};" for axis in axes]
-    for place, (name, kind) in enumerate(_operands(signature), len(names)):
+    bounds = [f"{end}_{axis}" for axis in axes for end in ("low", "high")]
+    inverses = [f"inverse_{axis}" for axis in axes[1:]]
+    extents, operands = extent_names(signature), dict(_operands(signature))
+    names = [*bounds, *inverses, *extents, *operands]  # in the order of `SmallSweep.row`
+    words = {name: f"w{place // 2}.{'xy'[place % 2]}" for place, name in enumerate(names)}
+    lines = [f"const longlong2 w{n} = row[{n}];" for n in range(-(-len(words) // 2))]
+    lines += [dialect.integer(name, words[name]) for name in (*bounds, *extents)]
+    lines += [f"const word {name} = {words[name]};" for name in inverses]
+    for name, kind in operands.items():
         if kind == INTEGER:
-            lines.append(dialect.integer(name, f"row[{place}]"))
+            lines.append(dialect.integer(name, words[name]))
         elif isinstance(kind, str) and kind != "array":
             real = REAL_OF[signature.precision]
-            lines.append(f"const {real} {name} = ({real})__longlong_as_double(row[{place}]);")
+            lines.append(f"const {real} {name} = ({real})__longlong_as_double({words[name]});")
         else:
             real = REAL_OF[signature.real_of(name)]
-            lines.append(f"{real}* const {name} = reinterpret_cast<{real}*>(row[{place}]);")
+            lines.append(f"{real}* const {name} = reinterpret_cast<{real}*>({words[name]});")
     indices, rest = [], "n"
     for axis in reversed(axes[1:]):
-        indices.append(dialect.integer(axis, f"low_{axis} + {rest} % across_{axis}"))
-        rest = f"{rest} / across_{axis}"
+        indices.append(f"const unsigned q_{axis} = {rest} * inverse_{axis} >> {QUOTIENT_BITS};")
+        across = f"unsigned(high_{axis} - low_{axis})"
+        indices.append(dialect.integer(axis, f"low_{axis} + {rest} - q_{axis} * {across}"))
+        rest = f"q_{axis}"
     indices.append(dialect.integer(axes[0], f"low_{axes[0]} + {rest}"))
     inside = [*indices, *places(signature, dialect), *body(tape, signature, dialect, 0, 1)]
     return (
-        f"__device__ void sweep_{number}(const integer* row, unsigned n, unsigned points, "
+        f"__device__ void sweep_{number}(const longlong2* row, unsigned n, unsigned points, "
         "unsigned threads) {\n    "
         + "\n    ".join(lines)
         + "\n    for (; n < points; n += threads) {\n        "
@@ -288,7 +303,8 @@ def _table(
         [number_of[function], *numbers, *sweep.row(backend.address)]
         for function, sweep, numbers in zip(called, sweeps, order, strict=True)
     ]
-    table = np.zeros((len(rows), max(map(len, rows))), np.int64)
+    width = max(map(len, rows))
+    table = np.zeros((len(rows), width + width % 2), np.int64)  # functions read pairs of words
     for place, row in enumerate(rows):
         table[place, : len(row)] = row
     return functions, table
