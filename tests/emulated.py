@@ -205,6 +205,17 @@ class Emulated(NumpyBackend):
         return queue
 
 
+class GatedScalars(sums.Scalars):
+    """Sums that a device divides unless its gate is closed."""
+
+    def divide(self, *given):
+        device = self._backend
+        if device.calls is not None:
+            device.calls.append((self.divide, given, {}))
+        elif not (device.gated and device.shut):
+            super().divide(*given)
+
+
 class Ahead(Emulated):
     """A device that the host runs ahead of.
 
@@ -237,6 +248,9 @@ class Ahead(Emulated):
                     make(*given, **named)
 
         return play
+
+    def scalars(self, count):
+        return GatedScalars(self, count)
 
     def open_gate(self, continues_at=0):
         self.shut, self.gated, self.checked, self.continues_at = False, True, [], continues_at

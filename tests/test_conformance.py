@@ -394,15 +394,38 @@ def left(i, u):
     return u[i - 1]
 
 
+def coarser(i, u):
+    return u[i // 2]
+
+
+def finer(i, u):
+    return u[2 * i]
+
+
 @on_every
-def test_output_read_at_a_shift_is_refused(machine):
+@pytest.mark.parametrize("point", [left, coarser, finer])
+def test_output_read_at_a_shift_is_refused(point, machine):
     backend = machine("float64")
-    u, v = backend.zeros((5,)), backend.zeros((5,))
+    u, v = backend.zeros((9,)), backend.zeros((9,))
     with pytest.raises(ValueError, match="shift"):
-        backend.sweep(left, u, ((1, 4),), u)
-    backend.sweep(left, v, ((1, 4),), u)
+        backend.sweep(point, u, ((1, 4),), u)
+    backend.sweep(point, v, ((1, 4),), u)
     with pytest.raises(ValueError, match="shift"):  # also once it is compiled
-        backend.sweep(left, u, ((1, 4),), u)
+        backend.sweep(point, u, ((1, 4),), u)
+
+
+def odd_factor(i, u):
+    return u[3 * i]
+
+
+def halved_sum(i, u):
+    return u[(i + 1) // 2]
+
+
+@pytest.mark.parametrize("point", [odd_factor, halved_sum])
+def test_an_index_is_doubled_or_halved_as_it_is(point):
+    with pytest.raises(PointRuleError, match="an index is doubled, as 2"):
+        record(point, (ARRAY,), 1)
 
 
 def branch(at, u):

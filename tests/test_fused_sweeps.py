@@ -6,6 +6,7 @@ from functools import cache
 import numpy as np
 import pytest
 from emulated import Ahead, Emulated
+from test_multigrid import noisy_system
 from test_solvers import case_text
 
 from heatsolve.backends import SweepSequence
@@ -17,6 +18,7 @@ from heatsolve.backends.registry import make
 from heatsolve.budget import budget_of
 from heatsolve.case.load import parse
 from heatsolve.linear.iterate import iterate
+from heatsolve.linear.krylov import MultigridCG
 from heatsolve.linear.multigrid import hierarchy
 from heatsolve.linear.multigrid.cycle import Multigrid
 from heatsolve.linear.multigrid.levels import FusedLevel
@@ -662,3 +664,16 @@ def test_pieces_in_two_dimensions(extent, costs):
         assert rows % 2 == fewer % 2 == 0 and 0 <= fewer < rows
         assert rows - fewer >= 16 or not fewer
         assert -(-(extent + fewer) // rows) < MOST_BLOCKS
+
+
+@pytest.mark.parametrize(
+    ("nodes", "conductivity", "fused"),
+    [([40, 30], "1", True), ([40, 30], "1 + y", True), ([40, 30], "1 + x*y", False),
+     ([110, 100], "1 + x*y", True)],
+)  # fmt: skip
+def test_legs_where_they_are_faster(nodes, conductivity, fused, monkeypatch):
+    """Coefficients that vary along both axes are loaded for each row: legs need larger grids."""
+    monkeypatch.setattr(cycle_legs, "FEWEST_POINTS", {2: 1000})
+    system, u = noisy_system(f"nodes = {nodes}", "vvvv", conductivity, Emulated())
+    finest = MultigridCG(system, u)._correction._levels[0]
+    assert isinstance(finest, FusedLevel) is fused

@@ -196,6 +196,21 @@ def test_all_sizes_measure_the_same_steps_of_a_march(tmp_path, monkeypatch):
     assert scaling.measure(case, "weak", "numpy", Ranks())["steps"] == [5, 3]
 
 
+def test_repeats_have_their_length_though_each_number_of_units_compiles_a_kernel(monkeypatch):
+    """A run of a new number of sweeps ends in passes that were not needed before."""
+    counts = []
+
+    def seconds(work, count, ranks):
+        compiles = 0.0 if count in counts else 1.0
+        counts.append(count)
+        return [1e-4 + compiles / count]
+
+    monkeypatch.setattr(scaling, "seconds_of_all", seconds)
+    case = load("legate-stencil", ["grid.nodes=[18, 18]"])
+    scaling.measure(case, "weak", "numpy", Ranks())
+    assert counts[-scaling.REPEATS :] == [int(scaling.SECONDS_A_REPEAT / 1e-4)] * scaling.REPEATS
+
+
 def test_differing_steps_are_told():
     given = record(1, [1e-3], case="taylor-green-3d", steps=[5, 3])
     other = [given, record(2, [1e-3], case="taylor-green-3d", steps=[6, 3])]

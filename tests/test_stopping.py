@@ -2,9 +2,20 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from emulated import Ahead
+from test_solvers import case_text
 
-from heatsolve.linear.stopping import ConvergenceTest, ResidualCheck
+from heatsolve.backends.host.numpy import NumpyBackend
+from heatsolve.case.load import parse
+from heatsolve.linear.iterate import iterate
+from heatsolve.linear.stopping import ConvergenceTest, Criterion, ResidualCheck
+from heatsolve.models.base import Silent
+from heatsolve.models.heat.conduction import Conduction
+from heatsolve.models.heat.solver import make_method
+from heatsolve.stencil.grid import whole
+from heatsolve.stencil.language import fill
 
 FLOOR = 1e-10
 
@@ -66,3 +77,46 @@ def test_nobody_looks_while_a_residual_falls_fast():
         assert test.most_checks(64) == 4 - number % 4
         test.examine(ResidualCheck(number, number, number), method.residual(number))
     assert method.checks == 0
+
+
+def solved(backend, method, tolerance, expected=0):
+    """The outcome and solution of a system, and whether the following work was done."""
+    options = f"method = '{method}'\ntolerance = {tolerance}\nrelative = false\nnorm = 'max'"
+    grid = "cells = [34, 30]", "vgvr", "0", options, "conductivity = '1 + 100*x'"
+    case = parse(case_text(*grid), "case")
+    problem = Conduction(case, backend)
+    b = np.random.default_rng(3).normal(size=problem.grid.shape)
+    system, u = problem.system(backend.to_device(b)), problem.temperature
+    done = backend.zeros((1, 1))
+
+    def following(_):
+        def work():
+            with backend.continuing():
+                backend.sweep(fill, done, whole(done.shape), 1.0)
+
+        return work
+
+    criterion = Criterion(case.solver, system, u, scale=1.0, looks_first=False)
+    args = make_method(case, system, u), criterion, Silent(), expected
+    outcome = iterate(*args, following if expected else None)
+    told = outcome.count, outcome.ending, outcome.norm, outcome.history
+    return (*told, u.tobytes()), bool(done.any())
+
+
+@pytest.mark.parametrize(
+    ("method", "tolerance", "ending"),
+    [("cg", 1e-6, "tolerance"), ("cg", 3e-12, "rounding"), ("mgcg", 1e-6, "tolerance"),
+     ("mgcg", 3e-12, "rounding")],
+)  # fmt: skip
+def test_a_device_goes_on_if_the_true_residual_meets_the_tolerance(method, tolerance, ending):
+    """The residual by recurrence may meet a tolerance that the true one never does."""
+    expected, _ = solved(NumpyBackend(), method, tolerance)
+    count, unmet = expected[0], 0
+    assert expected[1] == ending
+    for number in {1, 2, *range(max(1, count - 9), count + 2)}:
+        device = Ahead()
+        got, done = solved(device, method, tolerance, number)
+        assert got == expected
+        assert done == device.continued == (ending == "tolerance" and number == count)
+        unmet += device.confirmations - done
+    assert (unmet > 0) == (ending == "rounding")

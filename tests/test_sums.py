@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from heatsolve.backends import exact_sums as sums
-from heatsolve.backends.gpu.emit import check_source
-from heatsolve.backends.gpu.launch import Launch
+from heatsolve.backends.gpu.emit import GROUPS, check_source
+from heatsolve.backends.gpu.launch import SPREAD, Launch
 from heatsolve.backends.registry import make
 from heatsolve.stencil.language import copy
 
@@ -269,3 +269,35 @@ def test_a_device_rounds_as_the_host_does():
     launch = Launch((1, 1, 1), (32, 1, 1), ())
     emulated.Emulated().c_kernel(kernel, 0)(launch, (np.array(rows), values))
     assert values.tobytes() == np.array([sums.sum_of(row) for row in rows]).tobytes()
+
+
+CONFIRM = """
+extern "C" __global__ void sweeps(const integer* gate, integer* reg, integer* state, double limit) {
+    confirm(reg, SPREAD, limit, state, state + 4, state + 3);
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("values", "limit", "closed", "goes_on"),
+    [([1.0, 3.0], 3.0, 0, True), ([1.0, 3.0], 2.9, 0, False), ([1.0, np.nan], 3.0, 0, False),
+     ([1.0, 3.0], 3.0, 1, False)],
+)  # fmt: skip
+def test_a_device_confirms_a_norm(values, limit, closed, goes_on):
+    """It stands behind the ledger, here of two checks; a closed gate leaves all as it was."""
+    register = np.zeros((SPREAD, sums.WIDTH), np.int64)
+    for number, value in enumerate(values):
+        sums.add_largest(np.array([value]), register[7 * number])
+    state = np.zeros(4 + 3 * sums.WIDTH, np.int64)
+    state[:4] = 1, 2, 0, closed
+    launch = Launch((1, 1, 1), (GROUPS * sums.WIDTH, 1, 1), ())
+    operands = register.reshape(-1), state, limit
+    source = "#undef __shared__\n#define __shared__ static\n" + check_source() + CONFIRM
+    emulated.Emulated().c_kernel(source, 0)(launch, operands)
+    assert state[:4].tolist() == [1, 2, 1 - closed, 1 - goes_on]
+    if closed:
+        assert register.any() and not state[4:].any()
+    else:
+        found = sums.max_of(state[4:].reshape(3, -1)[2])
+        assert not register.any()
+        assert found == max(values) or np.isnan(values).any()

@@ -155,7 +155,8 @@ class CycleLeg:
         plus the correction interpolated from `coarse`; None: the leg is the rest of that half.
     from_zero: whether u is 0 at the beginning.
     norm: an Accumulator that takes the terms of a norm of the result's residual; None: no norm.
-    counted: the layers along the slowest axis whose terms the norm takes; None: all.
+    counted: where blocks overlap, the block's own layers along the slowest axis, whose terms the
+        norm takes; None: all.
     operands: the arguments of `residual`: b and the coefficients.
     stages: the arguments of each sweep: b, a weight, perhaps the inverse of the diagonal, and the
         coefficients; there is one stage even without sweeps.
@@ -468,9 +469,9 @@ class Backend(ABC):
 
         `out` is an array, an Accumulator, or, for a point function of several values, a tuple of
         these. Raises ValueError when an output is also read at a shift or is too small. `wraps`:
-        the periodic axes of the first argument. The region must then be all its unknowns, at most
-        `most_wrapped`, or all unknowns of a grid twice as coarse or as fine, and the sweep reads
-        the axis's other end in place of ghosts.
+        the periodic axes of the first argument; the sweep reads the axis's other end in place of
+        ghosts. The region must then be all its unknowns, at most `most_wrapped`, or any number of
+        unknowns of a grid twice as coarse or as fine: all of them.
         """
         points = math.prod([max(0, high - low) for low, high in region])
         if points == 0:  # nothing is compiled for it
@@ -610,6 +611,7 @@ class Backend(ABC):
         finite value, for the work of `continuing` to be done; 0: that work is done in any case.
         """
         self._checks: list[float] = []
+        self.confirmed = None
 
     def clear(self, accumulators: Sequence[Accumulator]) -> None:
         """Empty accumulators: one, or a whole series."""

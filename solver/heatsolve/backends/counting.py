@@ -94,6 +94,7 @@ class CountingBackend(NumpyBackend):
         super().__init__(machine.precision)
         self.machine, self.tally = machine, Tally()
         self.name, self.on_device = machine.name, machine.on_device
+        self.most_wrapped = machine.most_wrapped
         self._stretch, self._computes = stretch, True
 
     def _twin(self, precision: str) -> Self:

@@ -329,7 +329,7 @@ def iterating(
         wanted = min(expected - done, backend.lookahead) if done < expected else ahead
         count = test.most_checks(wanted) if method.queues else 1
         work = None
-        if following is not None and done + count == expected and test.needs_no_floor(count):
+        if following is not None and done + count == expected and test.ends_without_floor(count):
             work = None if method.finish_copies(expected) else following(expected)
         checks = queue.run(done, until, count, lambda: test.gate, count if work else 0)
         if work is not None and method.recurrent:

@@ -363,9 +363,9 @@ class ConvergenceTest:
             return min(wanted, until_floor)
         return min(wanted, until_floor, method.checks_without_fall - state.without_fall)
 
-    def needs_no_floor(self, count: int) -> bool:
-        """Whether the check after `count` more ones can end the iteration without the rounding
-        level, which the host finds from the present solution."""
+    def ends_without_floor(self, count: int) -> bool:
+        """Whether no rounding level is due at the last of the next `count` checks: the host finds
+        it from the solution of this check, which following work may change."""
         method = self._method
         return not (method.recurrent and (self.state.checks + count) % method.checks_per_floor == 0)
 

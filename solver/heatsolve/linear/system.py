@@ -488,6 +488,7 @@ class Method(ABC):
         """Queue `confirm` as work that continues, of a method that updates its residual by
         recurrence: later work is done only if the true residual's largest magnitude is at most the
         threshold."""
+        raise NotImplementedError
 
     def settle(self) -> None:
         """Allow the method to replace the arrays `u`, and b of `system`, if that saves copies."""

@@ -91,9 +91,10 @@ class Tape:
         return {op.operands for op in self.operations if op.name == "load"}
 
     def read_at_a_shift(self, argument: int) -> bool:
-        """Whether an array is read at a constant shift from the point itself."""
+        """Whether an array is read at a constant shift from the point itself, or as an array of a
+        finer or coarser grid."""
         return any(
-            number == argument and any(shift for shift, *_ in subscript)
+            number == argument and any(p.shift or p.scale != 1 for p in subscript)
             for number, subscript in self.loads()
         )
 

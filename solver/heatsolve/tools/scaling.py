@@ -393,9 +393,11 @@ def measure(
         seconds = max(seconds_of_all(work, 1, ranks))
         for share in WARM_UP:
             count = max(1, int(share * SECONDS_A_REPEAT / max(seconds, 1e-7)))
-            last, seconds = seconds, max(seconds_of_all(work, count, ranks))
+            last = seconds
+            # Of two runs of as many units the second one compiles and records nothing.
+            _, seconds = [max(seconds_of_all(work, count, ranks)) for _ in range(2)]
             if share == 1.0 and max(last, seconds) < 2.0 * min(last, seconds):
-                break  # else something was compiled or recorded in one of the two runs
+                break
         before = work.made
     alone = None if one is None else alone_on_device(one, backend, problem, ranks)
     if alone is not None:

@@ -567,6 +567,7 @@ class DeviceBackend(Backend):
         self._gathering = None
         rows = (self.lookahead + BEYOND + 1) * sums.WIDTH  # one more for `confirm`
         self._state = self.integers(HEAD + rows)
+        self._head = self.part(self._state, (HEAD,))
         self._gate = self._gate_of_ledger = self.part(self._state, (3,))
         self._open = self.integers(1)
         self._ahead, self._continues_at = self.part(self._state, (1,), 3), 0
@@ -624,9 +625,9 @@ class DeviceBackend(Backend):
         if self.lookahead == 1:
             super().open_gate()
             return
-        self.zero(self._gate)
+        self.zero(self._head)  # also of a ledger that was not read, because an error came between
         self._kinds, self._work, self._continues_at = [], [], continues_at
-        self.gated, self._confirms = True, False
+        self.gated, self._confirms, self.confirmed = True, False, None
 
     def scalars(self, count: int) -> sums.Scalars:
         return sums.Scalars(self, count) if self.lookahead == 1 else DeviceScalars(self, count)
@@ -695,7 +696,7 @@ class DeviceBackend(Backend):
         copied = self._copied[: HEAD + (len(self._work) + self._confirms) * sums.WIDTH]
         self.queue_to_host(copied, self.part(self._state, (copied.size,)))
         wait, asked = self.mark(), self._continues_at > 0
-        work, kinds = self._work, self._kinds
+        work, kinds, confirms = self._work, self._kinds, self._confirms
         done = self.points_updated, self.bytes_moved
 
         def read() -> list[float]:
@@ -705,7 +706,8 @@ class DeviceBackend(Backend):
             if asked and not_continued:
                 self.zero(self._ahead)
                 self.points_updated, self.bytes_moved = done
-            if 0 < passed < len(work):  # the sweeps behind a closed gate have done nothing
+            # The sweeps behind a closed gate have done nothing.
+            if 0 < passed < len(work) or (passed > 0 and confirms and not confirmed):
                 self.points_updated, self.bytes_moved = work[passed - 1]
             rows = copied[HEAD:].reshape(-1, sums.WIDTH)
             self.confirmed = sums.max_of(rows[passed]) if confirmed else None

@@ -233,7 +233,8 @@ def makes_leg(leg: CycleLeg, precision: str, limits: Limits) -> bool:
     if len(leg.shape) not in (2, 3) or max(leg.shape) > LARGEST:
         return False
     fewest = fewest_points(len(leg.shape))
-    if len(leg.shape) == 2 and has_fields(leg):
+    # Blocks that overlap keep their legs: single sweeps would exchange ghosts for each colour.
+    if len(leg.shape) == 2 and has_fields(leg) and leg.counted is None:
         fewest *= TIMES_WITH_FIELDS
     if math.prod(leg.shape) < fewest:
         return False
@@ -264,13 +265,10 @@ def makes_leg(leg: CycleLeg, precision: str, limits: Limits) -> bool:
 
 
 def has_fields(leg: CycleLeg) -> bool:
-    """Whether coefficients vary along all axes, not only beside walls.
-
-    Blocks that overlap do not count: single sweeps would exchange ghosts for each colour.
-    """
+    """Whether coefficients vary along all axes, not only beside walls."""
     coefficients = leg.stages[0][INVERSE if leg.inverse else INVERSE - 1 :]
     whole = [1 not in field.shape for field in coefficients if getattr(field, "shape", ())]
-    return leg.margin is None and any(whole) and leg.counted is None
+    return leg.margin is None and any(whole)
 
 
 def shapes_of(work: FusedSweeps) -> Sequence[Any]:

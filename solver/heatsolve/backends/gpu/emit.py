@@ -303,7 +303,10 @@ def _wrapped(
     for axis in [axis for axis, wraps in enumerate(signature.wraps) if wraps]:
         index = INDEX_NAMES[axis]
         places = {subscript[axis] for subscript in subscripts}
-        for place in sorted(place for place in places if place.scale != 1):
+        scaled = sorted(place for place in places if place.scale != 1)
+        if scaled and (len(scaled) < len(places) or any(place.added for place in scaled)):
+            raise ValueError("across periodic ends an array is read on one grid, at known shifts")
+        for place in scaled:
             count = f"unknowns_{index} * 2" if place.scale == 2 else f"(unknowns_{index} >> 1)"
             name, plain = _name_of(axis, place), _index(axis, place)
             value = dialect.where.format(f"{plain} < 1", f"{plain} + {count}", plain)

@@ -123,7 +123,7 @@ class SmallSweep:
     def row(self, address: Callable[[Any], int]) -> list[int]:
         """The sweep's row in the kernel's table, after the number of its function."""
         words = [bound for pair in self.region for bound in pair]
-        # Rounded up, so that products with a point's number find the quotient (see `MOST_BESIDE`).
+        # Rounded up, so that products with a point's number find quotients: see `QUOTIENT_BITS`.
         words += [-((-1 << QUOTIENT_BITS) // (high - low)) for low, high in self.region[1:]]
         words += self.extents
         for (_, kind), operand in zip(_operands(self.signature), self.operands, strict=True):

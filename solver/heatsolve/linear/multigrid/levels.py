@@ -283,9 +283,9 @@ class SweptLevel(Level):
 
     @property
     def _is_interpolated_in_place(self) -> bool:
-        shape = self.system.grid.shape
-        can = self._transfer.interpolates_in_place and (len(shape) < 3 or self.u.shape == shape)
-        return self._assembly is None and can  # in 3D rows must not be padded
+        # One axis after the other, rows must not be padded.
+        fits = self._transfer.in_2d or self.u.shape == self.system.grid.shape
+        return self._assembly is None and self._transfer.interpolates_in_place and fits
 
     @property
     def _starts(self) -> list[int]:

@@ -2,8 +2,8 @@
 
 An array is viewed as (before, layers, after) around an axis. A fine array with an even number of
 layers is viewed as (before, pair, parity and after), with layer 2p + parity in pair p, because the
-point language has no index 2q. The elements that belong to the coarse point q depend on where a
-block begins; the shifts to them are integer arguments of a sweep.
+elements that belong to the coarse point q depend on where a block begins; the shifts to them are
+integer arguments of a sweep.
 
 On a device all axes are transferred at once, if one process holds all of them: see
 `transfer_at_once` and, for solutions in 2D, `transfer_2d`.

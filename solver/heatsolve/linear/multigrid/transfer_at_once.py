@@ -65,8 +65,8 @@ class TransferAtOnce:
 
     def takes_alone(self, shape: Sequence[int]) -> bool:
         """Whether a fine array of this shape holds all points that are read, without neighbours."""
-        beyond = [2 * stop for _, stop in self._coarse]  # the point 2q + 2 of the last q
-        return not self._wraps and all(map(int.__le__, beyond, shape))
+        read = [2 * stop for _, stop in self._coarse]  # up to the point 2q + 1 of the last q
+        return not self._wraps and all(a <= b for a, b in zip(read, shape, strict=True))
 
     def restrict(self, fine: Any, weights: Sequence[Sequence[Any]]) -> None:
         """Restrict a fine array into b of the coarse grid.

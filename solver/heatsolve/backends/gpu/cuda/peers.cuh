@@ -64,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     const integer* const peer = peers + PEER * blockIdx.y;
     const integer block = blockIdx.x, first = peer[0], last = peer[3], there = peer[4];
     const integer blocks = peer[7];
-    if (block >= blocks || *state) return;
+    if (block >= blocks || __syncthreads_or(*state != 0)) return;  // all threads, or none
     // All rows at once: each read from memory takes half a microsecond.
     __shared__ integer rows[ROWS * PARCEL];
     for (integer n = threadIdx.x; n < ROWS * PARCEL && n < (last - first) * PARCEL; n += THREADS)
