@@ -22,7 +22,7 @@ from heatsolve.models.flow.staggered import Staggered
 from heatsolve.models.heat.conduction import Conduction
 from heatsolve.runner import run
 from heatsolve.stencil.grid import make_grid
-from heatsolve.time.history import Log
+from heatsolve.time.history import Log, plane_weights
 from heatsolve.tools.check import preview
 
 CIRCLE = "[[obstacle]]\nshape = 'circle'\ncenter = [0.52, 0.47]\nradius = 0.23\n"
@@ -538,3 +538,24 @@ def test_obstacles_are_for_flow_only():
     with pytest.raises(CaseError, match="only for a flow on the staggered grid"):
         parse("[grid]\nnodes = [5]\n[boundary]\nleft.temperature.value = 0\n"
               "right.temperature.value = 1\n[[obstacle]]\nshape = 'x < 0.5'\n", "case")  # fmt: skip
+
+
+@pytest.mark.parametrize("dimension", [2, 3])
+def test_values_beside_a_probe_give_the_height_of_their_plane(dimension, monkeypatch):
+    """Exactly, without a library of linear algebra: those round by the processor."""
+    monkeypatch.setattr(np, "linalg", None)
+    grid = make_grid((4,) * dimension, (0,) * dimension, (4,) * dimension, on_nodes=False)
+    at = (1.3, 2.1, 0.7)[:dimension]
+    numbers = [axis.number_at(x) for axis, x in zip(grid.axes, at, strict=True)]
+    slopes = (2.0, -3.0, 0.5)[:dimension]
+
+    def height(places):
+        return 1.0 + math.fsum(a * b for a, b in zip(slopes, places, strict=True))
+
+    fluid = [n for n in np.ndindex((4,) * dimension) if sum(n) % 3]
+    weights = dict(plane_weights(fluid, list(zip(grid.axes, at, strict=True))))
+    found = math.fsum(weight * height(n) for n, weight in weights.items())
+    assert found == pytest.approx(height(numbers), rel=1e-14)
+    line = [(k,) * dimension for k in range(3)]  # no plane, but a weighted mean
+    weights = dict(plane_weights(line, list(zip(grid.axes, at, strict=True))))
+    assert min(weights.values()) > 0.0 and sum(weights.values()) == pytest.approx(1.0, rel=1e-14)

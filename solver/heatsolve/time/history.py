@@ -8,6 +8,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -332,7 +333,7 @@ class Probes:
                 if not fluid:
                     words = ", ".join(f"{x:g}" for x in position)
                     raise InputError(f"output: no fluid is beside the point ({words})")
-                shares = [(numbers, (height,)) for numbers, height in _plane(fluid, given)]
+                shares = [(numbers, (height,)) for numbers, height in plane_weights(fluid, given)]
         for numbers, weights in shares:
             wrapped = [
                 number % axis.points if axis.periodic else number
@@ -350,21 +351,46 @@ class Probes:
         return bool(owners(self._problem.case.obstacles, ordered) > 0)
 
 
-def _plane(
+def plane_weights(
     points: Sequence[tuple[int, ...]], given: Sequence[tuple[Axis, float]]
 ) -> Iterator[tuple[tuple[int, ...], float]]:
     """The weights of values at points that give the height of their plane at a position.
 
-    Too few points for a plane give a level one, the weighted mean.
+    The plane of weighted least squares, with 1 / (0.01 + distance^2)^2. Too few points for a plane
+    give a level one, the weighted mean. In fractions, because libraries of linear algebra round
+    differently on different processors.
     """
-    at = np.array([axis.number_at(x) for axis, x in given])
-    offsets = np.array(points) - at
-    weights = (0.01 + (offsets * offsets).sum(axis=1)) ** -2.0
-    rows = np.column_stack([np.ones(len(points)), offsets])
-    if np.linalg.matrix_rank(rows) < rows.shape[1]:
-        rows = rows[:, :1]
-    inverse = np.linalg.pinv(rows * np.sqrt(weights)[:, None])
-    yield from zip(points, map(float, inverse[0] * np.sqrt(weights)), strict=True)
+    at = [axis.number_at(x) for axis, x in given]
+    offsets = [[number - a for number, a in zip(numbers, at, strict=True)] for numbers in points]
+    spread = [math.fsum([0.01, *[d * d for d in away]]) for away in offsets]
+    weights = [Fraction(1.0 / (s * s)) for s in spread]
+    rows = [[Fraction(1), *map(Fraction, away)] for away in offsets]
+    height = _height_of(rows, weights) or _height_of([row[:1] for row in rows], weights)
+    assert height is not None
+    for numbers, row, weight in zip(points, rows, weights, strict=True):
+        share = sum(a * b for a, b in zip(row, height, strict=False))
+        yield numbers, float(weight * share)
+
+
+def _height_of(
+    rows: Sequence[Sequence[Fraction]], weights: Sequence[Fraction]
+) -> list[Fraction] | None:
+    """The first row of the inverse of the normal equations; None if they are singular."""
+    count = len(rows[0])
+    # The normal equations beside the first unit vector, by elimination.
+    matrix = [
+        [sum((w * row[i] * row[j] for w, row in zip(weights, rows, strict=True)), Fraction())
+         for j in range(count)] + [Fraction(i == 0)]
+        for i in range(count)
+    ]  # fmt: skip
+    for k in range(count):
+        if matrix[k][k] == 0:  # they are symmetric and semi-definite
+            return None
+        for i in range(count):
+            if i != k:
+                factor = matrix[i][k] / matrix[k][k]
+                matrix[i] = [a - factor * b for a, b in zip(matrix[i], matrix[k], strict=True)]
+    return [matrix[k][count] / matrix[k][k] for k in range(count)]
 
 
 def _around(axis: Axis, at: float, reach: int) -> list[int]:
