@@ -24,7 +24,7 @@ class Notes(type("Nothing", (DeviceBackend,), EMPTY)):  # type: ignore[misc]
 
     def __init__(self):
         super().__init__()
-        self.done, self._gate = [], None
+        self.done, self._gate, self._head = [], None, None
 
     def zeros(self, shape):
         return np.zeros(shape)

@@ -131,8 +131,8 @@ class DeviceBackend(Backend):
 
     A check is a small kernel: it merges the copies of a register into the next row of the ledger,
     clears them, counts the row, and closes the gate where the value meets the threshold. `_gate`
-    holds three integers: whether the gate is closed, the number of checks, and whether there was a
-    `confirm`. `_ahead` is the gate of work that continues behind a ledger.
+    holds two integers: whether the gate is closed, and the number of checks. Behind them lies
+    whether there was a `confirm`, then `_ahead`, the gate of work that continues behind a ledger.
     """
 
     lookahead = 64
@@ -568,7 +568,7 @@ class DeviceBackend(Backend):
         rows = (self.lookahead + BEYOND + 1) * sums.WIDTH  # one more for `confirm`
         self._state = self.integers(HEAD + rows)
         self._head = self.part(self._state, (HEAD,))
-        self._gate = self._gate_of_ledger = self.part(self._state, (3,))
+        self._gate = self._gate_of_ledger = self.part(self._state, (2,))
         self._open = self.integers(1)
         self._ahead, self._continues_at = self.part(self._state, (1,), 3), 0
         self._rows, self._confirms = self.part(self._state, (rows,), HEAD), False
