@@ -470,8 +470,8 @@ class Backend(ABC):
         `out` is an array, an Accumulator, or, for a point function of several values, a tuple of
         these. Raises ValueError when an output is also read at a shift or is too small. `wraps`:
         the periodic axes of the first argument; the sweep reads the axis's other end in place of
-        ghosts. The region must then be all its unknowns, at most `most_wrapped`, or any number of
-        unknowns of a grid twice as coarse or as fine: all of them.
+        ghosts. The region must then be all unknowns: of the argument's own grid, at most
+        `most_wrapped`, or of a grid twice as coarse or as fine, any number.
         """
         points = math.prod([max(0, high - low) for low, high in region])
         if points == 0:  # nothing is compiled for it

@@ -87,12 +87,9 @@ class ConjugateGradients(Method):
 
     def confirm_ahead(self, steps: int, kind: str, threshold: float) -> None:
         backend, norm = self.system.backend, self._true_norm(kind)
-        key = "ahead", kind, steps % 2
-        if key not in self._plays:
-            work = partial(self._find_true_residual, steps, norm)
-            self._plays[key] = self.system.replayed(work, False, continues=True)
+        work = partial(self._find_true_residual, steps, norm)
         with backend.continuing():
-            self._plays[key]()
+            self.play(("ahead", kind, steps % 2), work, continues=True)
             backend.confirm(norm, threshold)
 
     def _true_norm(self, kind: str) -> Accumulator:

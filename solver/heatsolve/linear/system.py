@@ -403,10 +403,13 @@ class Method(ABC):
         self._plays: dict[Any, Callable[[], None]] = {}
         """Recorded work, by keys."""
 
-    def play(self, key: Any, work: Callable[[], Any]) -> None:
-        """Play back the work of a key; record it at the first call with this key."""
+    def play(self, key: Any, work: Callable[[], Any], continues: bool = False) -> None:
+        """Play back the work of a key; record it at the first call with this key.
+
+        `continues`: see `Backend.replayed`.
+        """
         if key not in self._plays:
-            self._plays[key] = self.system.replayed(work, self.system.backend.gated)
+            self._plays[key] = self.system.replayed(work, self.system.backend.gated, continues)
         self._plays[key]()
 
     @abstractmethod

@@ -568,8 +568,7 @@ class DeviceBackend(Backend):
         rows = (self.lookahead + BEYOND + 1) * sums.WIDTH  # one more for `confirm`
         self._state = self.integers(HEAD + rows)
         self._head = self.part(self._state, (HEAD,))
-        self._gate = self._gate_of_ledger = self.part(self._state, (2,))
-        self._open = self.integers(1)
+        self._gate, self._open = self.part(self._state, (2,)), self.integers(1)
         self._ahead, self._continues_at = self.part(self._state, (1,), 3), 0
         self._rows, self._confirms = self.part(self._state, (rows,), HEAD), False
         self._kinds: list[str] = []
@@ -658,7 +657,7 @@ class DeviceBackend(Backend):
         self._confirms = True
         register, copies = self._of_all(accumulator, self._ahead)
         numbers = self.integer(copies), np.float64(threshold)
-        args = (register, *numbers, self._gate_of_ledger, self._rows, self._ahead)
+        args = register, *numbers, self._head, self._rows, self._ahead
         self._of_checks("confirm")(ONE_BLOCK, args)
 
     def _of_all(self, accumulator: Accumulator, gate: Any) -> tuple[Any, int]:

@@ -28,8 +28,8 @@ KINDS = {None: 0, "sum": 1, "max": 2}
 
 
 def radii(tape: Tape) -> tuple[int, ...] | None:
-    """How far the point function reads u along each axis; None if that depends on
-    an argument, or where it reads a grid twice as fine or as coarse."""
+    """How far the point function reads u along each axis; None if that depends on an argument, or
+    if it reads a grid twice as fine or as coarse."""
     reach = [0] * tape.dimension
     for number, subscript in tape.loads():
         for axis, place in enumerate(subscript):

@@ -5,8 +5,8 @@
 // the last, the same for arriving parcels, which follow, the flags of this process in the peer's
 // memory (0: the peer is this process), the peer's flags here, the counts, the number of blocks,
 // and the time (ns) that the first block has waited for the peer. A mailbox has two places, for
-// even and for odd messages, `place` bytes apart: a peer that sends message n has taken message n -
-// 1 before.
+// even and for odd messages, `place` bytes apart: a peer that sends a message has taken the message
+// before it.
 //
 // A block exchanges its tiles of all parcels with, and waits for, only the same block of the peer.
 // The tiles of a parcel begin at the block behind those of the parcel before it.
