@@ -29,7 +29,7 @@ def test_a_step_of_flow_is_played_back():
 
     def march(first, count):
         for number in range(first, first + count):
-            step = time_steps.next_step(number, stepper.time, stepper.fields)
+            step = time_steps.next_step(number, stepper.time, stepper)
             stepper.step(step.parts, None, None)
 
     calls = Counter()

@@ -60,33 +60,6 @@ def device():
     return Notes()
 
 
-@pytest.mark.parametrize("faulty", [None, 3, 700])
-def test_many_values_take_several_ledgers(faulty):
-    """A line of 1000 points, say; a ledger ends behind a value that is not finite."""
-
-    class Ledgers(Notes):
-        read, lengths = 0, ()
-
-        def _check_alone(self, accumulator, limit):
-            pass
-
-        def posted_ledger(self):
-            values = [math.nan if self.read + n == faulty else 1.0 for n in range(len(self._kinds))]
-            count = next(
-                (n + 1 for n, value in enumerate(values) if math.isnan(value)), len(values)
-            )
-            self.read, self.lengths = self.read + count, (*self.lengths, count)
-            return lambda: values[:count]
-
-    device = Ledgers()
-    values = device.values([Accumulator("sum", None, device) for _ in range(1300)])
-    assert len(values) == 1300 == sum(device.lengths)
-    assert [n for n, value in enumerate(values) if math.isnan(value)] == [faulty] * (
-        faulty is not None
-    )
-    assert max(device.lengths) < 600 and len(device.lengths) < 6
-
-
 class Silent(Notes):
     """An H100 whose kernels are neither compiled nor run; all values of its ledgers are 0."""
 

@@ -196,6 +196,26 @@ def test_backends_not_finite(name, threads, bad, monkeypatch):
 
 
 @backends
+@pytest.mark.parametrize("count", [1, 3, 700])
+def test_values_of_several_accumulators(name, threads, count, monkeypatch):
+    """A line of 700 points, say: each has its value, also beside one that is not finite, and all
+    are empty afterwards."""
+    backend = machine(name, threads, monkeypatch)
+    several = [backend.accumulator("max" if n % 3 else "sum") for n in range(count)]
+    for faulty in (None, count // 2):
+        given = wide(2 * count, 2).reshape(count, 2)
+        if faulty is not None:
+            given[faulty, 0] = math.nan
+        array = backend.to_device(given)
+        for row, into in enumerate(several):
+            backend.sweep(copy, into, ((row, row + 1), (0, 2)), array)
+        largest, both = np.abs(given).max(axis=1), given.sum(axis=1)
+        expected = [largest[n] if n % 3 else both[n] for n in range(count)]
+        np.testing.assert_array_equal(backend.posted_values(several)(), expected)
+    assert backend.values(several) == [0.0] * count
+
+
+@backends
 def test_backends_gather(name, threads, monkeypatch):
     """Sweeps over rows of very different magnitude gather to the sum over all at once."""
     backend = machine(name, threads, monkeypatch)

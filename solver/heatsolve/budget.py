@@ -218,7 +218,7 @@ def _step(problem: Model, time_steps: TimeStepController | None) -> Work:
         return before + 1
 
     with backend.only_counting():
-        stepper.measures()
+        stepper.posted_measures()()
         stepper.present()
         if statistics:
             statistics.take(stepper.fields, 1.0)

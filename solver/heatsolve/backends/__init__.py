@@ -632,12 +632,17 @@ class Backend(ABC):
 
     def values(self, accumulators: Sequence[Accumulator]) -> list[float]:
         """The values of several accumulators, by one message and one wait; clears all (waits)."""
+        return self.posted_values(accumulators)()
+
+    def posted_values(self, accumulators: Sequence[Accumulator]) -> Callable[[], list[float]]:
+        """Clear several accumulators; return a call that waits for their values, before the next
+        post of the same accumulators (all processes call both together)."""
         if not accumulators:
-            return []
+            return list
         rows = np.array([self.read_register(each.register) for each in accumulators])
         for each in accumulators:
             each.clear()
-        return values_of([each.kind for each in accumulators], self.combine(rows))
+        return lambda: values_of([each.kind for each in accumulators], self.combine(rows))
 
     @abstractmethod
     def new_register(self) -> Any:

@@ -131,9 +131,14 @@ class Stepper(ABC):
     def undo(self) -> None:
         """Go back to the fields before a step that was interrupted."""
 
-    def measures(self) -> dict[str, float]:
-        """Columns of the history for a step, besides its change."""
-        return {}
+    def speeds(self, *times: float) -> list[float]:
+        """`Model.speeds` of the newest fields."""
+        return self.problem.speeds(self.fields, *times)
+
+    def posted_measures(self) -> Callable[[], dict[str, float]]:
+        """Begin to measure the newest fields; return a call that waits for the columns of the
+        history besides the change."""
+        return dict
 
     def finish(self) -> None:
         """Leave the newest fields in the arrays of the model."""
@@ -147,7 +152,8 @@ class RungeKutta(Stepper):
     """Stages of `transport.RUNGE_KUTTA` for fields of a problem, by their names.
 
     The last of several stages overwrites the fields at the start of the step, which it reads only
-    at the point that it writes. A step has one part and is never interrupted.
+    at the point that it writes, unless the change of the step is wanted: then it makes other
+    arrays, which take turns with the first. A step has one part and is never interrupted.
     """
 
     def __init__(self, problem: "MultiFieldModel", time: float, scheme: str, names: Sequence[str]):
@@ -160,25 +166,20 @@ class RungeKutta(Stepper):
     def _arrays(self) -> Fields:
         return {name: self._model.backend.zeros(self._model.grid.shape) for name in self._now}
 
-    def _each_stage(self) -> Iterator[tuple[Stage, Fields, Fields]]:
+    def _each_stage(self, change: Accumulator | None) -> Iterator[tuple[Stage, Fields, Fields]]:
         """Yield each stage of a step, the fields that it makes, and the fields before it."""
         now = self._now
         for stage in self._stages:
-            overwrites = 0 < stage.number == len(self._stages) - 1
-            new = self._now if overwrites else self._others[stage.number]
+            if 0 < stage.number == len(self._stages) - 1:
+                new = self._now if change is None else self._old_arrays()
+            else:
+                new = self._others[stage.number]
             yield stage, new, now
             now = new
 
-    def _start(self, change: Accumulator | None) -> Fields:
-        """The fields at the start of a step; a copy where they are overwritten and compared."""
-        if change is None or len(self._stages) == 1:
-            return self._now
-        return self._kept()
-
-    def _kept(self) -> Fields:
-        """A copy of the fields now."""
+    def _old_arrays(self) -> Fields:
+        """The arrays that held the fields before the last step whose change was wanted."""
         self._old = self._old or self._arrays()
-        self._copy_to(self._old)
         return self._old
 
     def _copy_to(self, fields: Fields) -> None:
@@ -190,7 +191,7 @@ class RungeKutta(Stepper):
     def _end_step(self, new: Fields, before: Fields, change: Accumulator | None) -> None:
         """Take the fields after the last stage as the newest fields; add their change."""
         if new is not self._now:
-            self._now, self._others = new, [self._now]
+            self._take(new)
         if change is not None:
             point = transport.changes(len(new), change.kind)
             args = (*before.values(), *new.values())
@@ -198,9 +199,17 @@ class RungeKutta(Stepper):
 
     def finish(self) -> None:
         own = {name: self._model.fields[name] for name in self._now}
-        self._copy_to(own)
         if any(array is not own[name] for name, array in self._now.items()):
-            self._now, self._others = own, [self._now]
+            self._copy_to(own)
+            self._take(own)
+
+    def _take(self, fields: Fields) -> None:
+        """Take these fields as the newest; steps may now overwrite the arrays before."""
+        if len(self._stages) == 1:
+            self._others = [self._now]
+        else:
+            self._old = self._now
+        self._now = fields
 
 
 class Silent:
@@ -303,8 +312,11 @@ class Model(ABC):
     moved: dict[str, float]
     """The coefficient of diffusion of each quantity that a step moves (m2/s)."""
 
-    def speeds(self, fields: Mapping[str, Any], *times: float) -> list[float]:
-        """The largest speeds of fields, and of walls at these times (m/s; asks all processes)."""
+    def speeds(
+        self, fields: Mapping[str, Any], *times: float, largest: Sequence[float] | None = None
+    ) -> list[float]:
+        """The largest speeds of fields, and of walls at these times (m/s; asks all processes);
+        `largest`: of the fields alone, where they are known."""
         raise NotImplementedError
 
     def accelerations(self, fields: Mapping[str, Any], *times: float) -> list[float]:
@@ -508,7 +520,8 @@ class MultiFieldModel(Model):
         self._at_walls: dict[tuple[str, Wall], Any] = {}
         self._sources: list[Any] | None = None
         self._largest_at_walls: dict[str, float] = {}
-        self._speeds: list[Accumulator] = []
+        self._forces: list[float] | None = None
+        """The accelerations by sources, once they are known; new at each time if sources vary."""
         self._plays: dict[tuple[Any, ...], Callable[[], None] | None] = {}
         """Recorded sweeps, by a name and by the arrays that they read; None: they ran once."""
 
@@ -678,31 +691,40 @@ class MultiFieldModel(Model):
             below = max(below, -low, self.backend.reduce(*args, self.fields[name]))
         return below > 0.0
 
-    def speeds(self, fields: Mapping[str, Any], *times: float) -> list[float]:
+    def speeds(
+        self, fields: Mapping[str, Any], *times: float, largest: Sequence[float] | None = None
+    ) -> list[float]:
+        inside = self.largest_speeds(fields) if largest is None else largest
         return [
             max(
-                largest,
+                speed,
                 abs(self.mean_velocities.get(name, 0.0)),
                 self.largest_at_walls(name, *times),
             )
-            for name, largest in zip(self.components, self.largest_speeds(fields), strict=True)
+            for name, speed in zip(self.components, inside, strict=True)
         ]
 
     def largest_speeds(self, fields: Mapping[str, Any]) -> list[float]:
         """The largest magnitude of each velocity, by one sweep (asks all processes)."""
-        names, interior = self.components, self.grid.interior
-        self._speeds = self._speeds or [self.backend.accumulator("max") for _ in names]
-        both = list(zip(names, self._speeds, strict=True))
+        velocities = [fields[name] for name in self.components]
+        self.play("speeds", velocities, lambda: self.add_largest(fields))
+        return self.backend.values(self._largest)
 
-        def work() -> None:
-            self.backend.sweep_together(
-                [PointSweep(copy, largest, interior, (fields[name],)) for name, largest in both]
-            )
-            for name, largest in both:
-                self._add_low_faces(name, fields, largest)
+    def add_largest(self, fields: Mapping[str, Any], besides: Sequence[PointSweep] = ()) -> None:
+        """Add the magnitudes of each velocity to its accumulator in `_largest`.
 
-        self.play("speeds", [fields[name] for name in names], work)
-        return self.backend.values(self._speeds)
+        The sweeps `besides`, over the same points, run together with this sweep.
+        """
+        both, region = list(zip(self.components, self._largest, strict=True)), self.grid.interior
+        sweeps = [PointSweep(copy, largest, region, (fields[name],)) for name, largest in both]
+        self.backend.sweep_together([*besides, *sweeps])
+        for name, largest in both:
+            self._add_low_faces(name, fields, largest)
+
+    @cached_property
+    def _largest(self) -> list[Accumulator]:
+        """For each velocity, the accumulator of its largest magnitude."""
+        return [self.backend.accumulator("max") for _ in self.components]
 
     def play(self, name: str, arrays: Sequence[Any], work: Callable[[], None]) -> None:
         """Make sweeps of these arrays, from the second time on by playing them back."""
@@ -735,7 +757,9 @@ class MultiFieldModel(Model):
             self.backend.sweep(copy, largest, region, fields[name])
 
     def accelerations(self, fields: Mapping[str, Any], *times: float) -> list[float]:
-        result = [0.0] * self.grid.dimension
+        if self._forces is not None and not self.sources_vary:
+            return self._forces
+        self._forces = result = [0.0] * self.grid.dimension
         for time in times if self.sources_vary else times[:1]:
             sources = dict(zip(self.names, self.sources(time), strict=True))
             for n, name in enumerate(self.components):

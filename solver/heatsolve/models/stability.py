@@ -10,7 +10,8 @@ linear analysis: its step is the longest of explicit Euler that makes no new ext
 import itertools
 import math
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +24,8 @@ AMPLIFIED = 1e-13
 SHORTEST = 2e-3
 """Below this share of the first guess the largest step is 0: all growth is then rounding."""
 TRIES = 60
+IN_CACHE = 4096
+"""The most waves whose growth is computed at once: their numbers stay in a cache."""
 
 
 def advection_symbol(convection: str, theta: np.ndarray) -> np.ndarray:
@@ -48,10 +51,29 @@ def amplification(scheme: str, z: np.ndarray, implicit: np.ndarray | float = 0.0
         half = (0.5 + 0.25 * implicit + 0.75 * z) / kept
         root = np.sqrt(half * half - 0.5 * z / kept)
         return np.maximum(np.abs(half + root), np.abs(half - root))
-    g = np.ones_like(z)
+    return np.abs(_series(scheme, z))
+
+
+def _series(scheme: str, z: np.ndarray) -> np.ndarray:
+    """The series of exp to z^p, p the order of a Runge-Kutta scheme."""
+    g: Any = 1.0
     for n in range({"explicit": 1, "rk2": 2, "rk3": 3}[scheme], 0, -1):
-        g = 1.0 + z / n * g
-    return np.abs(g)
+        g = z * g if n == 1 else z * (1.0 / n) * g
+        g += 1.0
+    return g
+
+
+def _grow(scheme: str, z: np.ndarray, *implicit: np.ndarray) -> np.ndarray:
+    """Whether waves grow, more than by rounding."""
+    if scheme == "adams-bashforth":
+        return ~(amplification(scheme, z, *implicit) <= 1.0 + AMPLIFIED)
+    g = _series(scheme, z)
+    # A square root takes as long as all the rest, so it is drawn only where the square exceeds 1.
+    squares = g.real * g.real
+    squares += g.imag * g.imag
+    grows = ~(squares <= 1.0)
+    grows[grows] = ~(np.abs(g[grows]) <= 1.0 + AMPLIFIED)
+    return grows
 
 
 @lru_cache(8)
@@ -91,7 +113,7 @@ def largest_step(
         if implicit and not any(moving):
             continue
         moved, spread = _symbols(convection, given, nu, spacings)
-        waves = (moved, spread) if implicit else (moved + spread, np.zeros(spread.shape))
+        waves = (moved, spread) if implicit else (moved + spread,)
         least = _longest(scheme, waves, 3.0 / rate, least)
     return least
 
@@ -103,30 +125,38 @@ def _symbols(
     dimension = len(spacings)
     moved, spread = np.zeros((1,) * dimension, complex), np.zeros((1,) * dimension)
     for n, (speed, h) in enumerate(zip(speeds, spacings, strict=True)):
-        around = np.arange(WAVES[dimension]) * (2.0 * np.pi / WAVES[dimension])
-        angles = around[: WAVES[dimension] // 2 + 1] if n == 0 else np.append(around, -LONG)
-        angles = np.append(angles, LONG)
-        shape = [1] * dimension
-        shape[n] = angles.size
-        along = speed / h * advection_symbol(convection, angles)
-        moved = moved + along.reshape(shape)
-        spread = spread - (2.0 * (nu / h / h) * (1.0 - np.cos(angles))).reshape(shape)
+        advection, diffusion = _symbols_along(convection, n, dimension)
+        moved = moved + speed / h * advection
+        spread = spread - 2.0 * (nu / h / h) * diffusion
     return moved.ravel(), spread.ravel()
 
 
-def _longest(
-    scheme: str, waves: tuple[np.ndarray, np.ndarray], most: float, enough: float
-) -> float:
+@cache
+def _symbols_along(convection: str, n: int, dimension: int) -> tuple[np.ndarray, np.ndarray]:
+    """Along axis `n`, for the waves of the analysis: h/v times the symbol of convection, and
+    1 - cos(theta)."""
+    around = np.arange(WAVES[dimension]) * (2.0 * np.pi / WAVES[dimension])
+    angles = around[: WAVES[dimension] // 2 + 1] if n == 0 else np.append(around, -LONG)
+    angles = np.append(angles, LONG)
+    shape = [1] * dimension
+    shape[n] = angles.size
+    advection = advection_symbol(convection, angles).reshape(shape)
+    return advection, (1.0 - np.cos(angles)).reshape(shape)
+
+
+def _longest(scheme: str, waves: tuple[np.ndarray, ...], most: float, enough: float) -> float:
     """The largest dt up to which no wave grows, by bisection; `enough` if that is stable.
 
     Stable steps form an interval from 0: below a step only the waves that grow in this step can
     bound dt, so each bisection has fewer waves to look at.
     """
 
-    def growing(step: float) -> tuple[np.ndarray, np.ndarray]:
-        moved, spread = waves
-        stable = amplification(scheme, step * moved, step * spread) <= 1.0 + AMPLIFIED
-        return moved[~stable], spread[~stable]
+    def growing(step: float) -> tuple[np.ndarray, ...]:
+        grow = np.concatenate([
+            _grow(scheme, *[step * symbol[first : first + IN_CACHE] for symbol in waves])
+            for first in range(0, waves[0].size, IN_CACHE)
+        ])  # fmt: skip
+        return tuple([symbol[grow] for symbol in waves])
 
     low, high = 0.0, most
     if math.isfinite(enough):

@@ -169,15 +169,18 @@ class Log:
         Diverged where the change grows without bound.
         """
         state, dt = self.state, time_step.length
+        has_row = sampled or self._samples.empty
+        # A device measures while the host judges the change.
+        measures = stepper.posted_measures() if has_row else None
         state.norm = self._norm_of(stepper, dt)
         self._judge(stepper, number, time_step)
         if self._norm == "l2":  # per unit of time, so that a short last step does not lower it
             state.norm /= dt * math.sqrt(len(time_step.parts))
-        if not (sampled or self.steady or self._samples.empty):
+        if not (has_row or self.steady):
             return
         row: dict[str, Any]
         row = {"iteration": number, "residual": state.norm, "time": state.time, "dt": dt}
-        row |= stepper.measures()
+        row |= (measures or stepper.posted_measures())()
         flows = self._problem.case.output.heat_flow
         if flows or self._probes or self._integrals:
             stepper.finish()  # with the walls of this time

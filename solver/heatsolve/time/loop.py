@@ -178,7 +178,7 @@ class TimeLoop:
         log, stepper, time_steps = self._log, self._stepper, self._time_steps
         before = self._steps_before()
         number = self._number + before + 1
-        time_step = time_steps.next_step(number - 1, log.state.time, stepper.fields)
+        time_step = time_steps.next_step(number - 1, log.state.time, stepper)
         sampled = time_step.last or log.samples(number, time_step)
         checked = sampled or number % self._check_every == 0
         if checked:

@@ -2,14 +2,15 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from heatsolve.case.case import Case
 from heatsolve.case.sections import IMPLICIT, Time
 from heatsolve.errors import InputError
-from heatsolve.models.base import Model, Substep
+from heatsolve.models.base import Model, Stepper, Substep
 
 MOST_STEPS = 2.0**53
 SHORTEST_STEP = 1e-290
@@ -83,8 +84,8 @@ class TimeStepController(ABC):
         """Whether a march is at its end after this number of steps."""
 
     @abstractmethod
-    def next_step(self, number: int, time: float, fields: Mapping[str, Any]) -> TimeStep:
-        """Step `number` (from 0), from a time and its fields."""
+    def next_step(self, number: int, time: float, stepper: Stepper) -> TimeStep:
+        """Step `number` (from 0), from a time and the newest fields of a stepper."""
 
     def steps_of_one_length(self, number: int) -> int:
         """Steps of one length from step `number` on, as far as is known; at least 1."""
@@ -110,7 +111,7 @@ class EvenTimeSteps(TimeStepController):
     def over(self, number: int, time: float) -> bool:
         return number >= self.count
 
-    def next_step(self, number: int, time: float, fields: Mapping[str, Any]) -> TimeStep:
+    def next_step(self, number: int, time: float, stepper: Stepper) -> TimeStep:
         parts = tuple(substeps(self.time, number, self.step, self.count))
         last = number == self.count - 1
         shortened = parts[-1].length < self.step * (1.0 - SHORTFALL)
@@ -142,7 +143,7 @@ class FollowingTimeSteps(TimeStepController):
         self._chosen_for: list[float] = []
         self._rate, self._ends_all = math.inf, False
         problem.demand_scheme()
-        self._choose(0.0, problem.fields, 1.0, math.inf)
+        self._choose(0.0, problem.fields, partial(problem.speeds, problem.fields), 1.0, math.inf)
         assert self.time.cfl is not None
         if self.time.cfl > 1.0 and self._chosen_for:
             limit = problem.stable_step_at(self._chosen_for)
@@ -168,8 +169,8 @@ class FollowingTimeSteps(TimeStepController):
     def over(self, number: int, time: float) -> bool:
         return self.time.end - time <= SHORTFALL * self.step
 
-    def next_step(self, number: int, time: float, fields: Mapping[str, Any]) -> TimeStep:
-        self._follow(time, fields)
+    def next_step(self, number: int, time: float, stepper: Stepper) -> TimeStep:
+        self._follow(time, stepper)
         left = self.time.end - time
         length = left if left < self.step * (1.0 - SHORTFALL) else self.step
         last = left <= self.step * (1.0 + SHORTFALL)
@@ -177,17 +178,24 @@ class FollowingTimeSteps(TimeStepController):
         shortened = length < self.step or (last and self._ends_all)
         return TimeStep((Substep(time, length, 0.0),), last, shortened)
 
-    def _follow(self, time: float, fields: Mapping[str, Any]) -> None:
-        speeds = self._problem.speeds(fields, *self._times(time, self.step, ENDS))
+    def _follow(self, time: float, stepper: Stepper) -> None:
+        speeds = stepper.speeds(*self._times(time, self.step, ENDS))
         rate = self._courant_rate(speeds)
         if not math.isfinite(rate):
             return
         if any(now > known for now, known in zip(speeds, self._chosen_for, strict=True)):
-            self._choose(time, fields, HEADROOM, GROWTH * self.step)
+            self._choose(time, stepper.fields, stepper.speeds, HEADROOM, GROWTH * self.step)
         elif rate < SLOWER * self._rate:
-            self._choose(time, fields, 1.0, GROWTH * self.step)
+            self._choose(time, stepper.fields, stepper.speeds, 1.0, GROWTH * self.step)
 
-    def _choose(self, time: float, fields: Mapping[str, Any], spare: float, longest: float) -> None:
+    def _choose(
+        self,
+        time: float,
+        fields: Mapping[str, Any],
+        speeds_at: Callable[..., list[float]],
+        spare: float,
+        longest: float,
+    ) -> None:
         """Choose the longest step for `spare` times the velocities, and the forces, until its end.
 
         Walls and forces vary until the end of a step. So a step that they do not allow is tried
@@ -199,7 +207,7 @@ class FollowingTimeSteps(TimeStepController):
         self._ends_all = step == end
         while True:
             times = self._times(time, step, ENDS + WITHIN)
-            now = problem.speeds(fields, *times)
+            now = speeds_at(*times)
             floor = FLOOR * self._courant_rate(now) if spare > 1.0 else 0.0
             speeds = [
                 max(spare * speed, floor * h)

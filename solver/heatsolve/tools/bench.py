@@ -377,7 +377,8 @@ class Flow(March):
             return f"a step of {sweeps} sweeps"
         assert isinstance(self.stepper, Projection)
         count = sum(self.stepper.pressure.counts.values())
-        return f"divergence {self.stepper.measures()['divergence']:.1e}, {count} iterations a step"
+        divergence = self.stepper.posted_measures()()["divergence"]
+        return f"divergence {divergence:.1e}, {count} iterations a step"
 
 
 def marching(name: str, bench: Bench, shape: Sequence[int], case: str, *more: str) -> Iterator[Row]:

@@ -89,6 +89,8 @@ LARGEST_PLANE = 1 << 26
 """Bytes of the largest plane that is a piece."""
 PIECES = 4
 """Pieces of pinned memory, and threads, for a large copy."""
+MOST_POSTED = 64
+"""The most lists of accumulators whose memory is kept for `posted_values`."""
 HEAD = 4
 """Integers of a device's state before the rows of the ledger: its gates."""
 ONE_BLOCK = Launch((1, 1, 1), (GROUPS * sums.WIDTH, 1, 1), ())
@@ -102,6 +104,18 @@ def queued(method: Callable[..., None]) -> Callable[..., None]:
         backend.enqueue(partial(method, backend, *args))
 
     return queue
+
+
+@dataclass(frozen=True)
+class Posted:
+    """Accumulators that are posted together: the addresses of their registers, a row for each of
+    them, and the pinned memory to which the rows are copied."""
+
+    accumulators: tuple[Accumulator, ...]
+    launch: Launch
+    table: Any
+    rows: Any
+    readback: np.ndarray
 
 
 @dataclass
@@ -564,6 +578,7 @@ class DeviceBackend(Backend):
         self._c_kernels: dict[tuple[str, int], Compiled] = {}
         self._check_kernels: dict[str, Compiled] = {}
         self._readbacks: dict[int, np.ndarray] = {}
+        self._posted: dict[tuple[int, ...], Posted] = {}
         self._gathering = None
         rows = (self.lookahead + BEYOND + 1) * sums.WIDTH  # one more for `confirm`
         self._state = self.integers(HEAD + rows)
@@ -714,18 +729,37 @@ class DeviceBackend(Backend):
 
         return read
 
-    def values(self, accumulators: Sequence[Accumulator]) -> list[float]:
-        """The values by ledgers; a ledger ends where it is full or a value is not finite."""
-        alone = len(accumulators) == 1 and self.link is None  # a copy of its register is faster
-        if self.lookahead == 1 or alone:
-            return super().values(accumulators)
-        values: list[float] = []
-        while several := accumulators[len(values) : len(values) + self.lookahead + BEYOND]:
-            self.open_gate()
-            for accumulator in several:
-                self.check([accumulator], -1.0)
-            values += self.ledger()
-        return values
+    def posted_values(self, accumulators: Sequence[Accumulator]) -> Callable[[], list[float]]:
+        if not accumulators:
+            return list
+        posted = self._posted_of(accumulators)
+        self._of_checks("merge_several")(posted.launch, (posted.table, posted.rows))
+        self.queue_to_host(posted.readback, posted.rows)
+        wait = self.mark()
+
+        def read() -> list[float]:
+            wait()
+            rows = posted.readback.reshape(-1, sums.WIDTH)
+            return sums.values_of([each.kind for each in accumulators], self.combine(rows))
+
+        return read
+
+    def _posted_of(self, accumulators: Sequence[Accumulator]) -> "Posted":
+        """The memory in which these accumulators are merged and posted."""
+        key = tuple(map(id, accumulators))
+        if key not in self._posted:
+            while len(self._posted) >= MOST_POSTED:
+                del self._posted[next(iter(self._posted))]
+            table = [self.address(each.register) for each in accumulators]
+            count = len(accumulators)
+            self._posted[key] = Posted(
+                tuple(accumulators),
+                replace(ONE_BLOCK, grid=(count, 1, 1)),
+                self.stored(np.array(table, np.int64)),
+                self.integers(count * sums.WIDTH),
+                self.pinned((count * sums.WIDTH,), np.int64),
+            )
+        return self._posted[key]
 
 
 class DeviceScalars(sums.Scalars):

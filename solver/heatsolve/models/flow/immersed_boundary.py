@@ -16,12 +16,15 @@ Forces follow from the balance of momentum: the momentum that the faces inside a
 obstacle would gain by the scheme without obstacles, minus their true gain.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from heatsolve.backends import Accumulator
 from heatsolve.case.case import Case
 from heatsolve.models.flow import equations as flow
 from heatsolve.stencil.grid import Grid
@@ -236,32 +239,41 @@ class ImmersedBoundary:
             result.append(array)
         return result
 
-    def measures(
-        self, fields: Mapping[str, Any], second_differences: Callable[[Any, str], Sequence[Any]]
-    ) -> dict[str, float]:
-        """The force on each obstacle over rho, and its release of each carried quantity that has a
-        value on its surface (asks all processes).
+    def columns(self) -> Iterator[tuple[str, str, int]]:
+        """Yield the columns of the history: the force on each obstacle along each axis, and its
+        release of each carried quantity that has a value on its surface; each with the name of the
+        quantity and the number of the obstacle."""
+        for name in self._surfaces:
+            across = name in self._components
+            key = f"force_{name[-1]}" if across else f"{name}_released"
+            for number, obstacle in enumerate(self._case.obstacles):
+                if across or getattr(obstacle, name) is not None:
+                    yield key + self._labels[number], name, number
+
+    def add_forces(
+        self,
+        fields: Mapping[str, Any],
+        second_differences: Callable[[Any, str], Sequence[Any]],
+        totals: Mapping[str, Accumulator],
+    ) -> None:
+        """Add the terms of the forces, over rho and the volume of a cell, and of the releases, over
+        this volume, to the totals of their columns.
 
         In 2D both are per unit of thickness. The ghosts of `fields` hold the walls' values;
         `second_differences` gives the second differences of a quantity for wide convection.
         """
-        dimension, spacings = self._grid.dimension, [axis.spacing for axis in self._grid.axes]
-        per_h = [1.0 / spacing for spacing in spacings]
-        velocities, form = [fields[name] for name in self._components], self._case.model.convection
-        volume, result = float(np.prod(spacings)), {}
-        for name, surface in self._surfaces.items():
-            across = name in self._components
-            if across:
+        dimension, form = self._grid.dimension, self._case.model.convection
+        per_h = [1.0 / axis.spacing for axis in self._grid.axes]
+        velocities = [fields[name] for name in self._components]
+        for name, columns in groupby(self.columns(), itemgetter(1)):
+            if name in self._components:
                 component = self._components.index(name)
                 point, first = flow.force(dimension, component, form), fields["pressure"]
             else:
                 point, first = flow.release(dimension, form), fields[name]
             args = (first, *velocities, *second_differences(fields[name], name))
-            args = (*args, self._diffusivities[name], *per_h, *self._weights[name], *surface)
-            key = f"force_{name[-1]}" if across else f"{name}_released"
-            for number, obstacle in enumerate(self._case.obstacles):
-                if across or getattr(obstacle, name) is not None:
-                    region, count = self._regions[name], float(number + 1)
-                    total = self._backend.reduce("sum", point, region, *args, count)
-                    result[key + self._labels[number]] = volume * total
-        return result
+            args = (*args, self._diffusivities[name], *per_h, *self._weights[name])
+            args = (*args, *self._surfaces[name])
+            for column, _, number in columns:
+                owner = float(number + 1)
+                self._backend.sweep(point, totals[column], self._regions[name], *args, owner)

@@ -4,13 +4,14 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
+import numpy as np
+
 from heatsolve.backends import Backend
 from heatsolve.linear.system import Sweeps, System
 from heatsolve.models.base import Fields
 from heatsolve.models.flow.pressure import Pressure
 from heatsolve.models.transport.equations import Stage
 from heatsolve.stencil.grid import whole
-from heatsolve.stencil.language import fill
 from heatsolve.stencil.trace import HeldNumber
 
 Key = tuple[Any, ...]
@@ -142,7 +143,9 @@ class StepNumbers:
         self._backend, self._stages, self.holds = backend, stages, holds
         self.length, count = 0.0, 1 + 2 * len(stages)
         if holds:
-            self._place([HeldNumber(backend.zeros((1,) * axes)) for _ in range(count)])
+            self._all = backend.zeros((count,))
+            one = (1,) * axes
+            self._place([HeldNumber(backend.part(self._all, one, n)) for n in range(count)])
 
     def _place(self, numbers: Sequence[Any]) -> None:
         self.dt, *others = numbers
@@ -158,5 +161,4 @@ class StepNumbers:
         if not self.holds:
             self._place(numbers)
             return
-        for number, held in zip(numbers, (self.dt, *self.shares, *self.factors), strict=True):
-            self._backend.sweep(fill, held.array, whole(held.array.shape), number)
+        self._backend.put(self._all, whole(self._all.shape), np.array(numbers))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from heatsolve.backends import Accumulator, PointSweep
@@ -65,6 +65,8 @@ class Projection(RungeKutta):
         self._playback = Playback(*args, self._plays_back, continues)
         self._play = self._playback.add
         self._fastest: Callable[[], float] = float  # 0, as there is no field yet
+        self._largest: list[float] | None = None
+        """The largest magnitude of each velocity in the newest fields, once they are known."""
         self._length, self._last = step, step
         self._driving: dict[str, float] = {}
 
@@ -115,8 +117,8 @@ class Projection(RungeKutta):
     def _advance(self, part: Substep, change: Accumulator | None) -> None:
         self._begin_step(part)
         dt, start = part.length, self._now
-        before = self._start(change)
-        for stage, new, now in self._each_stage():
+        before = self._kept() if change is not None and self._diffusion is not None else start
+        for stage, new, now in self._each_stage(change):
             begin, end = part.start + stage.begin * dt, part.start + stage.end * dt
             self._predict(stage, (new, start, now), begin)  # u* = a u_n + b (u + dt L(u))
             self._apply_walls(stage, new, end)  # the velocities at walls and at neighbours' faces
@@ -133,7 +135,12 @@ class Projection(RungeKutta):
         self._numbers.take(part.length)
         if problem.walls_vary:
             problem.write_walls(start, part.start)
-        self._play("speed", start, lambda: self._post_speed(start))
+        known, self._largest = self._largest, None
+        if known is None or problem.walls_vary:
+            self._play("speed", start, lambda: self._post_speed(start))
+            self._asks = True
+        else:
+            self._fastest, self._asks = partial(max, known), False
 
     def _speed_now(self) -> Callable[[], float]:
         """A function that returns the largest velocity; the device computes it at once."""
@@ -147,7 +154,8 @@ class Projection(RungeKutta):
     def _predict(self, stage: Stage, fields: tuple[Fields, Fields, Fields], time: float) -> None:
         """Predict u* by convection, diffusion and forces; `fields`: new, at the start, and now."""
         new, _, now = fields
-        name = f"predict {stage.number}, {self._share if self._rates else 0.0}"
+        first = id(next(iter(fields[1].values())))
+        name = f"predict {stage.number}, {self._share if self._rates else 0.0}, {first}"
         self._play(name, new, lambda: self._make_stage(fields, stage, time, self._rates))
         if self._diffusion is not None:
             self._playback.make()
@@ -169,7 +177,7 @@ class Projection(RungeKutta):
         factor = self._numbers.factors[stage.number]
         self._play(name, new, lambda: pressure.begin(new, factor, length, weights))
         self._playback.make()
-        if stage.number == 0:
+        if stage.number == 0 and self._asks:
             self._fastest = cache(self._speed.posted())
         pressure.known += 1
         playback = self._playback
@@ -186,10 +194,10 @@ class Projection(RungeKutta):
             self._apply_mean_force(new, share)
         self._play(f"ghosts {stage.number}", new, lambda: problem.write_walls(new, time))
 
-    def _start(self, change: Accumulator | None) -> Fields:
-        """As in `RungeKutta`; also a copy where implicit diffusion writes later walls to fields."""
-        kept = change is not None and self._diffusion is not None
-        return self._kept() if kept else super()._start(change)
+    def _kept(self) -> Fields:
+        """A copy of the fields now, to which implicit diffusion writes later walls."""
+        self._copy_to(kept := self._old_arrays())
+        return kept
 
     def _make_stage(
         self, fields: tuple[Fields, Fields, Fields], stage: Stage, time: float, rates: Fields
@@ -342,9 +350,20 @@ class Projection(RungeKutta):
             applied = self._driving.get(key, 0.0) if self._diffusion is not None else 0.0
             self._driving[key] = applied + missing / dt
 
-    def measures(self) -> dict[str, float]:
+    def speeds(self, *times: float) -> list[float]:
+        if self._largest is None:
+            self._largest = self.problem.largest_speeds(self._now)
+        return self.problem.speeds(self._now, *times, largest=self._largest)
+
+    def posted_measures(self) -> Callable[[], dict[str, float]]:
         now = {**self._now, "pressure": self.pressure.now}
-        return self.problem.measures(now, self._length, self._fastest()) | self._driving
+        read = self.problem.posted_measures(now, self._length, self._fastest)
+
+        def measures() -> dict[str, float]:
+            columns, self._largest = read()
+            return columns | self._driving
+
+        return measures
 
     def present(self) -> None:
         """Leave the fields of a frame, with the pressure at this time.

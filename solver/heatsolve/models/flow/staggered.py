@@ -1,6 +1,6 @@
 """A case of flow on the staggered grid: its fields, its walls, and the pressure's linear system."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -94,7 +94,8 @@ class Staggered(MultiFieldModel):
         }
         wanted = {name: getattr(case.source, f"mean_{name}") for name in self.components}
         self.mean_velocities = {name: mean for name, mean in wanted.items() if mean is not None}
-        self._totals: list[Accumulator] = []
+        self._totals: dict[str, Accumulator] = {}
+        """The sums and largest magnitudes of `posted_measures`, by column of the history."""
         self._balance: Balance | None = None
         self.demand_balance(0.0)
         moved = (*self.components, *self.carried)
@@ -393,57 +394,76 @@ class Staggered(MultiFieldModel):
                 self.halo.exchange(second)
         return self.second
 
-    def measures(self, fields: Mapping[str, Any], dt: float, fastest: float) -> dict[str, float]:
-        """The columns of the history (asks all processes).
+    def posted_measures(
+        self, fields: Mapping[str, Any], dt: float, fastest: Callable[[], float]
+    ) -> Callable[[], tuple[dict[str, float], list[float]]]:
+        """Begin to measure fields; return a call that waits for the columns of the history and for
+        the largest magnitude of each velocity (asks all processes).
 
-        The divergence is relative to the largest velocity over a spacing; `fastest` is the largest
-        velocity at the start of the step.
+        The divergence is relative to the largest velocity over a spacing; `fastest` gives the
+        largest velocity at the start of the step.
         """
-        velocities, spacings = self.velocities(fields), self.steps_along_axes
-        args: tuple[Any, ...] = (*velocities, *self.inverse_spacings)
-        volume = float(np.prod(spacings))
-        kinds = "max", "max", "max", "sum", "sum"
-        self._totals = self._totals or [self.backend.accumulator(kind) for kind in kinds]
-        largest, divergence, courant, energy, enstrophy = self._totals
-        region, sweep = self.grid.interior, self.backend.sweep
+        self._totals = self._totals or dict(self._columns())
+        self.play("measures", list(fields.values()), lambda: self._measure(fields))
+        read = self.backend.posted_values([*self._largest, *self._totals.values()])
 
-        def work() -> None:
-            self.halo.exchange(*velocities)  # enstrophy also reads ghosts at walls of other blocks
-            others = (flow.divergence, divergence), (flow.courant, courant)
-            besides = [PointSweep(point, into, region, args) for point, into in others]
-            self.add_speeds(fields, largest, besides)
-            sweep(flow.kinetic_energy, energy, region, *velocities)
-            sweep(flow.enstrophy, enstrophy, region, *args)
+        def measures() -> tuple[dict[str, float], list[float]]:
+            values, count = read(), len(self._largest)
+            speeds, spacings = values[:count], self.steps_along_axes
+            result = dict(zip(self._totals, values[count:], strict=True))
+            largest, relative = max([fastest(), *speeds]), result["divergence"] * min(spacings)
+            result["divergence"] = relative / largest if largest > 0.0 else relative
+            result["courant"] *= dt
+            volume = float(np.prod(spacings))
+            for name in ("kinetic_energy", "enstrophy"):
+                result[name] *= volume
+            for column, axis, *_ in self._gradients():
+                count = self.whole.axes[axis].unknowns
+                result[column] = result[column] * count / self.whole.all_unknowns
+            for column, _, _ in self.bodies.columns() if self.bodies is not None else ():
+                result[column] *= volume
+                if "force" in column:
+                    result[column] *= self.density
+            return result, speeds
 
-        self.play("measures", velocities, work)
-        speed, dilatation, rate, energies, whirl = self.backend.values(self._totals)
-        fastest, relative = max(fastest, speed), dilatation * min(spacings)
-        result = {
-            "divergence": relative / fastest if fastest > 0.0 else relative,
-            "kinetic_energy": energies * volume,
-            "enstrophy": whirl * volume,
-            "courant": rate * dt,
-        }
+        return measures
+
+    def _columns(self) -> Iterator[tuple[str, Accumulator]]:
+        """Yield the columns of the history that come from sweeps, each with its accumulator."""
+        names = ["divergence", "kinetic_energy", "enstrophy", "courant"]
+        names += [column for column, *_ in self._gradients()]
+        if self.bodies is not None:
+            names += [column for column, _, _ in self.bodies.columns()]
+        for name in names:
+            kind = "max" if name in ("divergence", "courant") else "sum"
+            yield name, self.backend.accumulator(kind)
+
+    def _gradients(self) -> Iterator[tuple[str, int, int, str]]:
+        """Yield the column of each mean outward derivative at a wall, its axis, side, quantity."""
         for name in self.carried:
             for number, axis in enumerate(self.whole.axes):
                 for side, wall in enumerate(() if axis.periodic else WALLS[axis.name]):
-                    gradient = self._gradient_at(number, side, name, fields[name])
-                    result[f"{name}_gradient_{wall}"] = gradient
-        if self.bodies is not None:
-            taken = self.bodies.measures(fields, self.second_differences)
-            result |= {n: self.density * v if "force" in n else v for n, v in taken.items()}
-        return result
+                    yield f"{name}_gradient_{wall}", number, side, name
 
-    def _gradient_at(self, axis: int, side: int, name: str, array: Any) -> float:
-        """The mean outward derivative of a carried quantity at a wall (asks all processes)."""
-        total = self.backend.accumulator("sum")
-        if (axis, side) in [(wall.axis, wall.side) for wall in self.walls[name]]:
-            low, high = self.grid.interior[axis]
-            beside = ((low, low + 1), (high - 1, high))[side]
-            region = replaced(self.grid.interior, axis, beside)
-            point, per_h = flow.slope_outward(axis, side), self.inverse_spacings[axis]
-            self.backend.sweep(point, total, region, array, per_h)
-        return total.value * self.whole.axes[axis].unknowns / self.whole.all_unknowns
+    def _measure(self, fields: Mapping[str, Any]) -> None:
+        """Add the terms of all columns and the velocities' magnitudes; sweeps only."""
+        velocities, totals, region = self.velocities(fields), self._totals, self.grid.interior
+        args: tuple[Any, ...] = (*velocities, *self.inverse_spacings)
+        self.halo.exchange(*velocities)  # enstrophy also reads ghosts at walls of other blocks
+        of_cells = (flow.divergence, "divergence"), (flow.courant, "courant")
+        besides = [PointSweep(point, totals[name], region, args) for point, name in of_cells]
+        self.add_largest(fields, besides)
+        self.backend.sweep(flow.kinetic_energy, totals["kinetic_energy"], region, *velocities)
+        self.backend.sweep(flow.enstrophy, totals["enstrophy"], region, *args)
+        for column, axis, side, name in self._gradients():
+            if (axis, side) in [(wall.axis, wall.side) for wall in self.walls[name]]:
+                low, high = region[axis]
+                beside = ((low, low + 1), (high - 1, high))[side]
+                point, per_h = flow.slope_outward(axis, side), self.inverse_spacings[axis]
+                at_wall = replaced(region, axis, beside)
+                self.backend.sweep(point, totals[column], at_wall, fields[name], per_h)
+        if self.bodies is not None:
+            self.bodies.add_forces(fields, self.second_differences, totals)
 
     @property
     def equation(self) -> str:

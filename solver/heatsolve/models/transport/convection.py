@@ -1,7 +1,7 @@
 """A transport case put on its grid, and its steps by SSP Runge-Kutta schemes."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -123,9 +123,11 @@ class Convection(Staged):
     def flows_backward(self) -> bool:
         return super().flows_backward() or any(below for below, _ in self._given_speeds())
 
-    def speeds(self, fields: Mapping[str, Any], *times: float) -> list[float]:
+    def speeds(
+        self, fields: Mapping[str, Any], *times: float, largest: Sequence[float] | None = None
+    ) -> list[float]:
         if self.own_velocity:
-            return super().speeds(fields, *times)
+            return super().speeds(fields, *times, largest=largest)
         return [speed for _, speed in reversed(self._given_speeds())]
 
     def _given_speeds(self) -> list[tuple[float, float]]:
@@ -226,8 +228,8 @@ class StagedSteps(RungeKutta):
     def _advance(self, part: Substep, change: Accumulator | None) -> None:
         problem, start = self.problem, self._now
         problem.stamp(start, part.start, self._before)
-        self._before, before = part.length, self._start(change)
-        for stage, new, now in self._each_stage():
+        self._before = part.length
+        for stage, new, now in self._each_stage(change):
             time = part.start + stage.begin * part.length
             problem.write_walls(now, time)
             slopes = self._find_slopes(now)
@@ -235,7 +237,7 @@ class StagedSteps(RungeKutta):
             args = (*args, *slopes, *problem.wall_lines, stage.a, stage.b, part.length)
             out, interior = tuple(new.values()), problem.grid.interior
             problem.backend.sweep(self._point, out, interior, *args, *problem.numbers)
-        self._end_step(new, before, change)
+        self._end_step(new, start, change)
 
     def _find_slopes(self, fields: dict[str, Any]) -> list[Any]:
         """The slopes of all quantities, in the order of `transport.stage`."""

@@ -25,6 +25,11 @@ extern "C" __global__ void merge(integer* reg, integer copies, integer* gate, in
     if (!gate[0]) merge_into(row, reg, copies);
 }
 
+// Merges registers, a block for each, into rows; clears them.
+extern "C" __global__ void merge_several(integer* const* registers, integer* rows) {
+    merge_into(rows + blockIdx.x * WIDTH, registers[blockIdx.x], SPREAD);
+}
+
 // Merges registers of a series, a block for each, into the next rows of the ledger; clears them.
 extern "C" __global__ void merge_series(integer* reg, integer copies, integer* gate,
                                         integer* rows) {
