@@ -61,6 +61,13 @@ class PointSweep(NamedTuple):
     arguments: tuple[Any, ...]
 
 
+def sweep_within(machine: "Backend", sweeps: Sequence[PointSweep], part: Region) -> None:
+    """Make sweeps together, as `Backend.sweep_together` does, in a part of their regions."""
+    cut = [each._replace(region=intersection([each.region, part])) for each in sweeps]
+    if some := [each for each in cut if all(low < high for low, high in each.region)]:
+        machine.sweep_together(some)
+
+
 class SweepSequence(NamedTuple):
     """Sweeps in turn, each from the result of the sweep before: see `Backend.fused_sweeps`.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from heatsolve.backends import MOST_RESIDENT, Accumulator, Backend, SweepSequence
+from heatsolve.backends import MOST_RESIDENT, Accumulator, Backend, Region, SweepSequence
 from heatsolve.parallel.halo import Halo
 from heatsolve.stencil.grid import Axis, Grid
 from heatsolve.stencil.language import ONE, Point, copy, evaluate, magnitude, term, term_of
@@ -508,6 +508,12 @@ class Method(ABC):
     def restart_from_zero(self) -> None:
         """Begin again for a new b, from any `u`; if the method `needs_start`, from its values."""
         self.restart()
+
+    def sweep_start(self, sweep: Callable[[Region], None]) -> None:
+        """Make the sweep that gives b and the values in `u`, for which it gets the region of each
+        part; a method that calls this once must call it before each solve, for it may exchange
+        values of other processes, too."""
+        sweep(self.system.grid.interior)
 
     def finish(self, steps: int) -> None:
         """Leave the solution after this number of steps in `u`."""

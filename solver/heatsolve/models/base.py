@@ -580,9 +580,11 @@ class MultiFieldModel(Model):
     def set_walls(self, time: float) -> None:
         self.write_walls(self.fields, time)
 
-    def write_walls(self, fields: dict[str, Any], time: float) -> None:
-        """Fill the ghosts of all fields: from neighbours, and from the walls' conditions."""
-        self.halo.exchange(*fields.values())
+    def write_walls(self, fields: dict[str, Any], time: float, exchanged: bool = False) -> None:
+        """Fill the ghosts of all fields: from neighbours, unless they were `exchanged`, and from
+        the walls' conditions."""
+        if not exchanged:
+            self.halo.exchange(*fields.values())
         for name, array in fields.items():
             # The walls of slower axes own the corners, so they are written later.
             for wall in reversed(self.walls[name]):
@@ -739,16 +741,14 @@ class MultiFieldModel(Model):
         self._plays[key] = play
         play()
 
-    def add_speeds(
-        self, fields: Mapping[str, Any], largest: Accumulator, besides: Sequence[PointSweep] = ()
-    ) -> None:
-        """Add the magnitudes of all velocities to `largest`.
-
-        The sweeps `besides`, over the same points, run together with this sweep.
-        """
+    def speed_sweep(self, fields: Mapping[str, Any], largest: Accumulator) -> PointSweep:
+        """The sweep that adds the magnitudes of all velocities to `largest`, without the low faces;
+        see `add_low_faces`."""
         velocities = tuple([fields[name] for name in self.components])
-        sweep = PointSweep(largest_magnitude, largest, self.grid.interior, velocities)
-        self.backend.sweep_together([*besides, sweep])
+        return PointSweep(largest_magnitude, largest, self.grid.interior, velocities)
+
+    def add_low_faces(self, fields: Mapping[str, Any], largest: Accumulator) -> None:
+        """Add the magnitudes of velocities at the low walls across them to `largest`."""
         for name in self.components:
             self._add_low_faces(name, fields, largest)
 

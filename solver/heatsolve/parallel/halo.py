@@ -3,7 +3,9 @@
 A ghost that is an unknown elsewhere is brought up to date before an array is read at a shift: from
 another process, or, on a periodic axis that is not divided, from the other end of the same array.
 Axes are exchanged one at a time, the fastest first, each with the ghosts of the axes before it, so
-that corners are right. `start` begins an exchange, `finish` ends it, `exchange` does both.
+that corners are right; if one axis is divided and all others are periodic, its messages may also go
+first. `start` begins an exchange, `finish` ends it, `exchange` does both. `sweep_and_exchange`
+makes a sweep, the layers that leave first, and sends them while it makes the others.
 
 A halo of depth d brings d layers at once: the ghosts and a margin of d - 1 unknowns inside them. A
 process can then make d sweeps before the next exchange, each over a margin one layer thinner than
@@ -12,7 +14,7 @@ the margin before; every point is computed from the values that its owner uses, 
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -24,6 +26,10 @@ from heatsolve.parallel.ranks import Ranks
 from heatsolve.parallel.transport import Peer, Transport
 from heatsolve.stencil.grid import Grid, whole, without
 from heatsolve.stencil.language import shifted
+
+FEWEST_BESIDE = 1 << 18
+"""The fewest elements whose messages gain by a sweep beside them: two more launches take as long as
+the messages of fewer elements (H200)."""
 
 
 class Halo:
@@ -67,8 +73,12 @@ class Halo:
         """For each axis, whether its ghosts come from the other end of the same array."""
         # With walls between two periodic axes the ghosts depend on the order of all three axes.
         in_order = self.wraps != (True, False, True)
-        self._ends = list(ends_of(grid, self.wraps)) if in_order and not facing else []
+        if len(facing) == 1:
+            in_order = all(axis in facing or around for axis, around in enumerate(self.wraps))
+        ends = in_order and len(facing) <= 1
+        self._ends = list(ends_of(grid, self.wraps, facing)) if ends else []
         self._beyond = [region for region, _ in self._ends]
+        self._leaving = inner_and_rim(grid.interior, facing if self.overlaps else {}, depth)
 
     def _exchange_of(
         self, axis: int, around: Region, layers: tuple[int, int]
@@ -111,18 +121,23 @@ class Halo:
 
     def start(self, *arrays: Any) -> None:
         """Begin the exchange: the ghosts of the fastest divided axis are on their way."""
-        if not self._wrap_all(arrays):
-            for each in self._exchanges[: self._first + 1]:
-                each.start(*arrays)
+        if self._joins_ends and not self.divided:
+            self._wrap_all(arrays)
+            return
+        for each in self._exchanges[: self._first + 1]:
+            each.start(*arrays)
 
-    def _wrap_all(self, arrays: Sequence[Any]) -> bool:
-        """Fill all ghosts in any order, if the backend gains by it and no other block owns any."""
-        if not (self._ends and self.backend.joins(self._beyond)):
-            return False
+    @property
+    def _joins_ends(self) -> bool:
+        """Whether the ghosts of all periodic axes may be filled in any order, after messages, and
+        the backend gains by it."""
+        return bool(self._ends) and self.backend.joins(self._beyond)
+
+    def _wrap_all(self, arrays: Sequence[Any]) -> None:
+        """Fill all ghosts that come from the same array, in any order."""
         for array in arrays:
             for region, distances in self._ends:
                 self.backend.sweep(shifted, array, region, array, *distances)
-        return True
 
     def finish(self, *arrays: Any) -> None:
         """Complete the exchange begun by `start`."""
@@ -136,9 +151,34 @@ class Halo:
 
         Unlike with `start` and `finish`, layers may be sent from the arrays without packing.
         """
-        if not self._wrap_all(arrays):
+        if not self._joins_ends:
             for each in self._exchanges:
                 each.exchange(*arrays)
+            return
+        for each in self._exchanges[self._first :][:1]:
+            each.exchange(*arrays)
+        self._wrap_all(arrays)
+
+    def sweep_and_exchange(self, sweep: Callable[[Region], None], *arrays: Any) -> None:
+        """Make a sweep of the interior, which gives it the region of each part, and `exchange`.
+
+        A device sends many layers while it sweeps the other points.
+        """
+        inner, rim = self._leaving
+        count = len(arrays) * sum(math.prod(high - low for low, high in slab) for slab in rim)
+        if not self._joins_ends or count < FEWEST_BESIDE:
+            sweep(self.grid.interior)
+            self.exchange(*arrays)
+            return
+        self.across_blocks.exchange_beside(sweep, inner, rim, arrays)
+        self._wrap_all(arrays)
+
+    @property
+    def across_blocks(self) -> "Neighbours":
+        """The exchange along the first divided axis."""
+        each = self._exchanges[self._first]
+        assert isinstance(each, Neighbours)
+        return each
 
     def exchange_along(self, axis: int, *arrays: Any) -> None:
         """Fill the ghosts at the ends of one axis only."""
@@ -148,6 +188,9 @@ class Halo:
 
     def wrap(self, array: Any) -> None:
         """Fill the ghosts that come from the same array: only these are old between exchanges."""
+        if self._joins_ends:
+            self._wrap_all([array])
+            return
         for each in self._exchanges:
             if isinstance(each, PeriodicWrap):
                 each.exchange(array)
@@ -180,14 +223,14 @@ def replaced(region: Region, axis: int, bounds: tuple[int, int]) -> Region:
 
 
 def inner_and_rim(
-    interior: Region, dependent: dict[int, tuple[bool, bool]]
+    interior: Region, dependent: dict[int, tuple[bool, bool]], layers: int = 1
 ) -> tuple[Region, tuple[Region, ...]]:
-    """The unknowns that read no ghost of a dependent end, and all other unknowns, in slabs."""
+    """The unknowns without those of the first layers at dependent ends, and these, in slabs."""
     inner = list(interior)
     for axis, sides in dependent.items():
         low, high = inner[axis]
-        first = min(low + sides[0], high)
-        inner[axis] = first, max(high - sides[1], first)
+        first = min(low + layers * sides[0], high)
+        inner[axis] = first, max(high - layers * sides[1], first)
     return tuple(inner), tuple(without(interior, tuple(inner)))
 
 
@@ -200,9 +243,11 @@ def widened(interior: Region, facing: dict[int, tuple[bool, bool]], width: int) 
     return tuple(around)
 
 
-def ends_of(grid: Grid, wraps: Sequence[bool]) -> Iterator[tuple[Region, tuple[int, ...]]]:
+def ends_of(
+    grid: Grid, wraps: Sequence[bool], divided: Container[int] = ()
+) -> Iterator[tuple[Region, tuple[int, ...]]]:
     """The ghosts beyond faces, edges and corners of periodic axes, and the distances to the
-    unknowns of the same value: all may be copied at once.
+    unknowns of the same value: all may be copied at once, ghosts along `divided` axes included.
     """
     sides = [(-1, 0, 1) if around else (0,) for around in wraps]
     for place in itertools.product(*sides):
@@ -212,7 +257,7 @@ def ends_of(grid: Grid, wraps: Sequence[bool]) -> Iterator[tuple[Region, tuple[i
             last = grid.axes[axis].unknowns
             bounds = {-1: (0, 1), 0: (1, last + 1), 1: (last + 1, last + 2)}[side]
             # As in `Grid.ghost`: walls of faster axes are copied, walls of slower axes come later.
-            corner = not around and ghosts and axis > ghosts[0]
+            corner = axis in divided or (not around and ghosts and axis > ghosts[0])
             region.append((0, grid.shape[axis]) if corner else bounds)
         if ghosts:
             distances = [-side * grid.axes[axis].unknowns for axis, side in enumerate(place)]
@@ -310,6 +355,26 @@ class Neighbours:
             return
         self._transport.exchange(self._pack(arrays))
         self._unpack(arrays)
+
+    def exchange_beside(
+        self,
+        sweep: Callable[[Region], None],
+        inner: Region,
+        rim: Sequence[Region],
+        arrays: Sequence[Any],
+    ) -> None:
+        """Sweep the layers that leave, in `rim`, and exchange them while sweeping the `inner`."""
+        for slab in rim:
+            sweep(slab)
+        if not self._goes_as_it_is:
+            self.start(*arrays)
+            sweep(inner)
+            self.finish(*arrays)
+            return
+        # The sweep changes no layer that travels, so no layer needs packing.
+        self._transport.start(peers := self._within(arrays))
+        sweep(inner)
+        self._transport.finish(peers)
 
     def _pack(self, arrays: Sequence[Any]) -> "list[Side]":
         """Fill the messages that leave; return all ends."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
-from heatsolve.backends import Accumulator
+from heatsolve.backends import Accumulator, Region
 from heatsolve.linear.multigrid.hierarchy import hierarchy
 from heatsolve.linear.multigrid.levels import FusedLevel
 from heatsolve.linear.multigrid.overlap import OverlappedLevel
@@ -52,6 +52,8 @@ class Multigrid(Pairwise):
         self._own: dict[int, Any] = {}
         """For each overlapped array, by its id, the part that is the array of the block; see
         `settle`."""
+        self._begins_with_layers = False
+        """Whether the sweep that gives u and b also brings their layers to an overlapped level."""
         self._norm: FusedNorm | None = None
         if norm is not None:
             total = system.backend.accumulator(norm)
@@ -84,7 +86,12 @@ class Multigrid(Pairwise):
             # The norm of the initial residual is not needed.
             assert isinstance(self._finest, FusedLevel)
             u, along = self._newest(number), self._copy_in(number)
-            self._play(self._finest.descend, u, self._pair[u is self._pair[0]], *along)
+            other = self._pair[u is self._pair[0]]
+            if number == 0 and self._begins_with_layers:
+                assert self._overlapped is not None
+                self._play(self._overlapped.descend_after_bringing, u, other)
+            else:
+                self._play(self._finest.descend, u, other, *along)
         else:
             self._bring(*self._copy_in(number))
         (self._replayed_cycle(number) if number or not self._nested else self._full)()
@@ -200,6 +207,15 @@ class Multigrid(Pairwise):
         self._own = {id(level.u): u, id(level.other): other}
         # The descent that adds the norm has brought the layers.
         self.brings_neighbours = self._norm is not None and self._norm.in_descent
+
+    def sweep_start(self, sweep: Callable[[Region], None]) -> None:
+        level = self._overlapped
+        brings = bool(self._own) and self._norm is not None and self._norm.in_descent
+        if level is None or not brings:
+            super().sweep_start(sweep)
+            return
+        self._begins_with_layers = True
+        level.sweep_and_bring(sweep, self.system.grid.interior, self._newest(0))
 
     def finish(self, steps: int) -> None:
         newest = self.solution(steps)

@@ -12,7 +12,7 @@ layers.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -25,7 +25,7 @@ from heatsolve.linear.multigrid.levels import FusedLevel, Legs, Level, Plan, Ste
 from heatsolve.linear.multigrid.partition import HostCoefficient
 from heatsolve.linear.multigrid.smoothers import Relaxation, Smoother
 from heatsolve.linear.multigrid.transfer import AxisTransfer, Transfer
-from heatsolve.parallel.halo import Halo, replaced
+from heatsolve.parallel.halo import Halo, inner_and_rim, replaced
 from heatsolve.stencil.grid import Grid
 from heatsolve.stencil.language import shifted, term_of
 
@@ -325,14 +325,20 @@ class OverlappedLevel(FusedLevel):
     def descend(self, u: Any, other: Any, *along: Any) -> Any:
         """As `FusedLevel.descend`; the layers of the arrays `along` are exchanged, too."""
         self.bring(u, *along)
-        result = super().descend(u, other)
-        self._exchange_residual()
-        return result
+        return super().descend(u, other)
+
+    def descend_after_bringing(self, u: Any, other: Any) -> Any:
+        """As `descend`, where the layers are there."""
+        return super().descend(u, other)
 
     def descend_with_norm(self, u: Any, *along: Any) -> None:
         self.bring(u, *along)
         super().descend_with_norm(u)
+
+    def finish_cycle(self, smoothed: Any, u: Any, other: Any, cycle_index: int) -> Any:
+        # Not in the descent, which adds the norm: after the last cycle nobody needs these layers.
         self._exchange_residual()
+        return super().finish_cycle(smoothed, u, other, cycle_index)
 
     def descend_from_zero(self) -> Any:
         result = super().descend_from_zero()
@@ -343,6 +349,13 @@ class OverlappedLevel(FusedLevel):
         """Bring the neighbours' layers. Ghosts of periodic axes are not needed: passes read the
         other end of the array."""
         self._overlap.halo.exchange_along(0, *arrays)
+
+    def sweep_and_bring(self, sweep: Callable[[Region], None], interior: Region, u: Any) -> None:
+        """Make a sweep over the block's `interior` that gives u and b, the layers that leave first,
+        and bring the neighbours' layers while it makes the others."""
+        across = self._overlap.halo.across_blocks
+        inner, rim = inner_and_rim(interior, {0: across.present}, self._overlap.halo.depth)
+        across.exchange_beside(sweep, inner, rim, (u, self.system.b))
 
     def _exchange_residual(self) -> None:
         """Bring the layers of the next level's b from other processes, unless they are there."""

@@ -1,9 +1,10 @@
 """The pressure of a projection: its right side, its solver, and its initial guess."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from heatsolve.backends import PointSweep
+from heatsolve.backends import PointSweep, sweep_within
 from heatsolve.case.case import Case
 from heatsolve.linear.iterate import Following, iterate
 from heatsolve.linear.stopping import Criterion
@@ -91,13 +92,15 @@ class Pressure:
         With `weights` also the initial guess, from the last pressures.
         """
         problem, older = self._problem, self.older
-        interior, (system, _) = problem.grid.interior, self.solver(length)
+        interior, (system, method) = problem.grid.interior, self.solver(length)
         args = (factor, *problem.velocities(fields), *problem.inverse_spacings)
         sweeps = [PointSweep(flow.scaled_divergence, system.b, interior, args)]
         if weights:
             out, args = (self.now, older[-1]), (self.now, *older, *weights)
             sweeps.append(PointSweep(flow.extrapolated, out, interior, args))
-        problem.add_speeds(fields, self._speed, besides=sweeps)
+        sweeps.append(problem.speed_sweep(fields, self._speed))
+        method.sweep_start(partial(sweep_within, problem.backend, sweeps))
+        problem.add_low_faces(fields, self._speed)
         self._speed.post()
 
     def solve(

@@ -5,7 +5,7 @@ from contextlib import suppress
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from heatsolve.backends import Accumulator, PointSweep
+from heatsolve.backends import Accumulator, PointSweep, sweep_within
 from heatsolve.errors import Diverged, NotConverged
 from heatsolve.models.base import Fields, RungeKutta, Substep
 from heatsolve.models.flow import equations as flow
@@ -148,7 +148,9 @@ class Projection(RungeKutta):
         return cache(self._speed.posted())
 
     def _post_speed(self, fields: Fields) -> None:
-        self.problem.add_speeds(fields, self._speed)
+        problem = self.problem
+        problem.backend.sweep_together([problem.speed_sweep(fields, self._speed)])
+        problem.add_low_faces(fields, self._speed)
         self._speed.post()
 
     def _predict(self, stage: Stage, fields: tuple[Fields, Fields, Fields], time: float) -> None:
@@ -187,12 +189,21 @@ class Projection(RungeKutta):
 
     def _correct_stage(self, stage: Stage, new: Fields, time: float) -> None:
         problem, share = self.problem, stage.b * self._length
-        held = self._numbers.shares[stage.number]
-        self._play(f"correct {stage.number}", new, lambda: self._correct(new, held, solved=True))
-        if problem.mean_velocities:
+        held, forced = self._numbers.shares[stage.number], bool(problem.mean_velocities)
+        exchanges = not (forced or problem.walls_vary)
+
+        def correct() -> None:
+            self._correct(new, held, solved=True, exchanges=exchanges)
+
+        self._play(f"correct {stage.number}", new, correct)
+        if forced:
             self._playback.make()
             self._apply_mean_force(new, share)
-        self._play(f"ghosts {stage.number}", new, lambda: problem.write_walls(new, time))
+
+        def write_ghosts() -> None:
+            problem.write_walls(new, time, exchanged=exchanges)
+
+        self._play(f"ghosts {stage.number}", new, write_ghosts)
 
     def _kept(self) -> Fields:
         """A copy of the fields now, to which implicit diffusion writes later walls."""
@@ -315,11 +326,17 @@ class Projection(RungeKutta):
                 self._diffusion.solver(name, part.length, self._theta)
 
     def _correct(
-        self, fields: Fields, dt: Any, only_open: bool = False, solved: bool = False
+        self,
+        fields: Fields,
+        dt: Any,
+        only_open: bool = False,
+        solved: bool = False,
+        exchanges: bool = False,
     ) -> None:
         """Correct the velocities, u - dt grad p; `only_open`: at open faces (outflows) only.
 
-        `solved`: nothing has changed the pressure since its last check.
+        `solved`: nothing has changed the pressure since its last check. `exchanges`: also exchange
+        the ghosts of all fields.
         """
         problem, p, per_h = self.problem, self.pressure.now, self.problem.inverse_spacings
         backend, open_faces = problem.backend, problem.open_faces()
@@ -336,7 +353,10 @@ class Projection(RungeKutta):
             inside.append(PointSweep(flow.projected(component), w, problem.inside(name), args))
             if component in open_faces:
                 backend.sweep(flow.projected_outflow, w, open_faces[component], *args)
-        if not only_open:
+        if exchanges:
+            sweep = partial(sweep_within, backend, inside)
+            problem.halo.sweep_and_exchange(sweep, *fields.values())
+        elif not only_open:
             backend.sweep_together(inside)
 
     def _apply_mean_force(self, fields: Fields, dt: float) -> None:

@@ -131,10 +131,10 @@ class Staggered(MultiFieldModel):
         values = self._wall_values(name, wall, time)
         self.backend.sweep(copy, array, self.face_at(wall.axis, wall.side), values)
 
-    def write_walls(self, fields: dict[str, Any], time: float) -> None:
+    def write_walls(self, fields: dict[str, Any], time: float, exchanged: bool = False) -> None:
         if self.walls_vary:  # the ghosts of neighbours must hold the faces of this time, too
             self.write_faces(fields, time)
-        super().write_walls(fields, time)
+        super().write_walls(fields, time, exchanged)
 
     def face_at(self, axis: int, side: int) -> Region:
         """The faces at the low or the high end of an axis."""
@@ -450,11 +450,16 @@ class Staggered(MultiFieldModel):
         velocities, totals, region = self.velocities(fields), self._totals, self.grid.interior
         args: tuple[Any, ...] = (*velocities, *self.inverse_spacings)
         self.halo.exchange(*velocities)  # enstrophy also reads ghosts at walls of other blocks
-        of_cells = (flow.divergence, "divergence"), (flow.courant, "courant")
-        besides = [PointSweep(point, totals[name], region, args) for point, name in of_cells]
-        self.add_largest(fields, besides)
-        self.backend.sweep(flow.kinetic_energy, totals["kinetic_energy"], region, *velocities)
-        self.backend.sweep(flow.enstrophy, totals["enstrophy"], region, *args)
+        of_cells = {
+            "divergence": (flow.divergence, args),
+            "courant": (flow.courant, args),
+            "kinetic_energy": (flow.kinetic_energy, tuple(velocities)),
+            "enstrophy": (flow.enstrophy, args),
+        }
+        self.add_largest(
+            fields,
+            [PointSweep(point, totals[name], region, of) for name, (point, of) in of_cells.items()],
+        )
         for column, axis, side, name in self._gradients():
             if (axis, side) in [(wall.axis, wall.side) for wall in self.walls[name]]:
                 low, high = region[axis]
