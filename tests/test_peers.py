@@ -121,7 +121,7 @@ def test_messages_arrive_as_they_were_sent(size, in_host, monkeypatch):
     class Far(Link):
         name = "the post"
 
-        def _transfers(self, leaving, arriving):
+        def _transfers(self, leaving, arriving, beside=False):
             def work(stream):
                 for array, peer in leaving:
                     post[self.rank, peer].put(array.copy())

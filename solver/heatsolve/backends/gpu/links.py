@@ -48,11 +48,14 @@ class Link(ABC):
 
     def start(self, leaving: Parcels, arriving: Parcels) -> None:
         """Queue transfers after all earlier work; later work until `rejoin` may run beside them."""
-        self._backend.aside(self._transfers(leaving, arriving))
+        self._backend.aside(self._transfers(leaving, arriving, beside=True))
 
     @abstractmethod
-    def _transfers(self, leaving: Parcels, arriving: Parcels) -> Callable[[int], None]:
-        """A call that queues transfers in the stream of a handle, perhaps during its capture."""
+    def _transfers(
+        self, leaving: Parcels, arriving: Parcels, beside: bool = False
+    ) -> Callable[[int], None]:
+        """A call that queues transfers in the stream of a handle, perhaps during its capture;
+        `beside`: other work runs at the same time."""
 
     def rejoin(self) -> None:
         """Queue all later work after the transfers that were started."""
@@ -85,7 +88,9 @@ class Nccl(Link):
         super().__init__(backend, size)
         self._nccl, self._communicator = nccl, communicator
 
-    def _transfers(self, leaving: Parcels, arriving: Parcels) -> Callable[[int], None]:
+    def _transfers(
+        self, leaving: Parcels, arriving: Parcels, beside: bool = False
+    ) -> Callable[[int], None]:
         nccl, communicator, address = self._nccl, self._communicator, self._backend.address
 
         def work(stream: int) -> None:

@@ -27,6 +27,9 @@ PLACE = 8 << 20
 MOST_BLOCKS = 192
 """The most blocks of a kernel. Each waits for a block of a peer, so all must run at once: a large
 GPU has room for them."""
+BLOCKS_BESIDE = 48
+"""The most blocks of a kernel beside sweeps, which share the multiprocessors with it: few blocks
+are enough to fill a link (H200)."""
 FLAG, LINE, VECTOR = 32, 128, 16
 """Bytes of a flag and of the counts of a peer, so that no two share a cache line; and bytes that a
 thread moves at once: in a mailbox parcels begin at multiples of VECTOR."""
@@ -100,15 +103,18 @@ class PeerMemory(Link):
         self._waits = backend.integers(size)
         self._tables: dict[Any, list[tuple[Launch, tuple[Any, ...]]]] = {}
 
-    def _transfers(self, leaving: Parcels, arriving: Parcels) -> Callable[[int], None]:
+    def _transfers(
+        self, leaving: Parcels, arriving: Parcels, beside: bool = False
+    ) -> Callable[[int], None]:
         here = self._slabs.addresses
-        near = [[parcel for parcel in of if parcel[1] in here] for of in (leaving, arriving)]
-        beyond = [[parcel for parcel in of if parcel[1] not in here] for of in (leaving, arriving)]
-        kernels = self._kernels_of(*near)  # now: no table is stored during a capture
+        out, taken = ([each for each in of if each[1] in here] for of in (leaving, arriving))
+        beyond = [[each for each in of if each[1] not in here] for of in (leaving, arriving)]
+        most = BLOCKS_BESIDE if beside else MOST_BLOCKS
+        kernels = self._kernels_of(out, taken, most)  # now: no table is stored during a capture
         far = None
         if any(beyond):
             assert self._far is not None
-            far = self._far._transfers(*beyond)
+            far = self._far._transfers(beyond[0], beyond[1], beside)
 
         def work(stream: int) -> None:
             if far is not None:
@@ -149,26 +155,31 @@ class PeerMemory(Link):
         )
 
     def _kernels_of(
-        self, leaving: Parcels, arriving: Parcels
+        self, leaving: Parcels, arriving: Parcels, most: int
     ) -> list[tuple[Launch, tuple[Any, ...]]]:
-        """The launches of an exchange, one for each part of its longest message, with arguments."""
+        """The launches of an exchange, one for each part of its longest message, with arguments;
+        each has `most` blocks or fewer."""
         address = self._backend.address
         both = [
             tuple([(address(array), array.nbytes, peer) for array, peer in parcels])
             for parcels in (leaving, arriving)
         ]
-        key = (*both, self.trusted)
+        key = (*both, self.trusted, most)
         if key not in self._tables:
             parts = [list(parts_of(parcels)) for parcels in both]
             numbers = sorted({part.number for parts_of_one in parts for part in parts_of_one})
             self._tables[key] = [
-                self._kernel_of(*[[p for p in of_one if p.number == number] for of_one in parts])
+                self._kernel_of(
+                    [part for part in parts[0] if part.number == number],
+                    [part for part in parts[1] if part.number == number],
+                    most,
+                )
                 for number in numbers
             ]
         return self._tables[key]
 
     def _kernel_of(
-        self, leaving: "Sequence[Part]", arriving: "Sequence[Part]"
+        self, leaving: "Sequence[Part]", arriving: "Sequence[Part]", most: int
     ) -> tuple[Launch, tuple[Any, ...]]:
         """The launch for parts of parcels that fit into their places, with arguments."""
         slabs, backend, rank = self._slabs, self._backend, self._slabs.rank
@@ -180,7 +191,7 @@ class PeerMemory(Link):
             tiles = max(sum(part.tiles for part in of) for of in (sent, taken))
             # Both ends must find the same number; there are at most two neighbours along an axis.
             neighbours = min(2, self.size - 1)
-            blocks = min(max(tiles, 1), MOST_BLOCKS // max(neighbours, len(peers)))
+            blocks = min(max(tiles, 1), most // max(neighbours, len(peers)))
             first = len(parcels)
             if peer == rank:  # a copy, without a mailbox
                 here = zip(taken, sent, strict=True)
