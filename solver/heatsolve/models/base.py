@@ -81,6 +81,8 @@ class Stepper(ABC):
     norm = math.nan
     longest = 1
     """The most sweeps of Jacobi's iteration, or explicit steps, in one pass."""
+    is_measured = False
+    """Whether `posted_measures` comes after the next step, which may then measure its fields."""
     most_steps = 1
     """The most steps that one call of `step` makes, where nothing is checked between them."""
 
@@ -193,9 +195,13 @@ class RungeKutta(Stepper):
         if new is not self._now:
             self._take(new)
         if change is not None:
-            point = transport.changes(len(new), change.kind)
-            args = (*before.values(), *new.values())
-            self._model.backend.sweep(point, change, self._model.grid.interior, *args)
+            self._add_change(new, before, change)
+
+    def _add_change(self, new: Fields, before: Fields, change: Accumulator) -> None:
+        """Add the change of the fields in a step."""
+        point = transport.changes(len(new), change.kind)
+        args = (*before.values(), *new.values())
+        self._model.backend.sweep(point, change, self._model.grid.interior, *args)
 
     def finish(self) -> None:
         own = {name: self._model.fields[name] for name in self._now}

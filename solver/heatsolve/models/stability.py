@@ -106,7 +106,7 @@ def largest_step(
     if convection == "tvd":
         return 1.0 / (2.0 * courant + 2.0 * diffusive)
     present = [speed for speed in speeds if speed > 0.0]
-    least = math.inf
+    least, stable = math.inf, (0.0, 0.0)  # a rectangle, see `_is_stable`
     # Motion along all axes first: it mostly has the least step, and the others then end at once.
     for moving in itertools.product(*[(1.0, 0.0) if s > 0.0 else (0.0,) for s in speeds]):
         if nu == 0.0 and not any(moving) and present:
@@ -114,9 +114,14 @@ def largest_step(
         given = [speed * share for speed, share in zip(speeds, moving, strict=True)]
         if implicit and not any(moving):
             continue
-        tried = not implicit and math.isfinite(least)
-        if tried and _all_decay(scheme, least, convection, given, nu, spacings):
-            continue
+        if not implicit and math.isfinite(least):
+            corner = _rectangle(convection, given, nu, spacings)
+            left, right, above = (least * part for part in corner)
+            if right <= AMPLIFIED:
+                if left < stable[0] or above > stable[1]:
+                    stable = (left, above) if _is_stable(scheme, left, above) else stable
+                if left >= stable[0] and above <= stable[1]:
+                    continue
         moved, spread = _symbols(convection, given, nu, spacings)
         waves = (moved, spread) if implicit else (moved + spread,)
         least = _longest(scheme, waves, 3.0 / rate, least)
@@ -149,31 +154,35 @@ def _symbols_along(convection: str, n: int, dimension: int) -> tuple[np.ndarray,
     return advection, (1.0 - np.cos(angles)).reshape(shape)
 
 
-def _all_decay(
-    scheme: str,
-    step: float,
-    convection: str,
-    speeds: Sequence[float],
-    nu: float,
-    spacings: Sequence[float],
-) -> bool:
-    """Whether surely no wave grows; False decides nothing.
-
-    Where a rectangle of the plane holds all dt lambda, |g| is at most as large as on its edge, by
-    the maximum principle.
-    """
+def _rectangle(
+    convection: str, speeds: Sequence[float], nu: float, spacings: Sequence[float]
+) -> tuple[float, float, float]:
+    """The least and the largest real part of all lambda, and the largest imaginary part."""
     left = right = above = 0.0
     for n, (speed, h) in enumerate(zip(speeds, spacings, strict=True)):
-        advection, diffusion = _symbols_along(convection, n, len(spacings))
-        along = speed / h * advection
-        left += float(along.real.min()) - 2.0 * (nu / h / h) * float(diffusion.max())
-        right += max(float(along.real.max()), 0.0)
-        above += float(abs(along.imag).max())
-    if step * right > AMPLIFIED:
-        return False
+        least, most, height, spread = _extent_along(convection, n, len(spacings))
+        left += speed / h * least - 2.0 * (nu / h / h) * spread
+        right, above = right + speed / h * most, above + speed / h * height
+    return left, right, above
+
+
+@cache
+def _extent_along(convection: str, n: int, dimension: int) -> tuple[float, float, float, float]:
+    """Along axis `n`: the least and the largest real part of the symbol of convection, its largest
+    imaginary part, and the largest 1 - cos(theta)."""
+    advection, diffusion = _symbols_along(convection, n, dimension)
+    real, height = advection.real, float(abs(advection.imag).max())
+    most = max(float(real.max()), 0.0)
+    return min(float(real.min()), 0.0), most, height, float(diffusion.max())
+
+
+def _is_stable(scheme: str, left: float, above: float) -> bool:
+    """Whether |g| is at most 1 in a rectangle of the plane, from `left` to 0 and up to `above` on
+    both sides of the real axis: there it is at most as large as on the edge, by the maximum
+    principle."""
     share = np.linspace(0.0, 1.0, ON_EDGE)
-    rising = 1j * step * above * share
-    edge = np.concatenate([rising, step * left + rising, step * (left * share + 1j * above)])
+    rising = 1j * above * share
+    edge = np.concatenate([rising, left + rising, left * share + 1j * above])
     return not _grow(scheme, edge).any()
 
 

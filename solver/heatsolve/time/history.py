@@ -112,8 +112,9 @@ class Log:
         ]
         self.state.size = max(sizes)
 
-    def begin(self, stepper: Stepper) -> None:
-        """Begin a step that will be checked."""
+    def begin(self, stepper: Stepper, sampled: bool) -> None:
+        """Begin a step that will be checked; `sampled`: see `check`."""
+        stepper.is_measured = self._has_row(sampled)
         if self._norm == "sum-change":
             self._total = self._sum(stepper)
 
@@ -169,14 +170,13 @@ class Log:
         Diverged where the change grows without bound.
         """
         state, dt = self.state, time_step.length
-        has_row = sampled or self._samples.empty
         # A device measures while the host judges the change.
-        measures = stepper.posted_measures() if has_row else None
+        measures = stepper.posted_measures() if self._has_row(sampled) else None
         state.norm = self._norm_of(stepper, dt)
         self._judge(stepper, number, time_step)
         if self._norm == "l2":  # per unit of time, so that a short last step does not lower it
             state.norm /= dt * math.sqrt(len(time_step.parts))
-        if not (has_row or self.steady):
+        if not (self._has_row(sampled) or self.steady):
             return
         row: dict[str, Any]
         row = {"iteration": number, "residual": state.norm, "time": state.time, "dt": dt}
@@ -191,6 +191,10 @@ class Log:
         row |= self._integrals.read(stepper.fields)
         self.add(row)
         self._ask()
+
+    def _has_row(self, sampled: bool) -> bool:
+        """Whether a checked step has a row in any case."""
+        return sampled or self._samples.empty
 
     def _ask(self) -> None:
         """Stop the march if `stop.when` holds at the newest row."""

@@ -182,7 +182,7 @@ class TimeLoop:
         sampled = time_step.last or log.samples(number, time_step)
         checked = sampled or number % self._check_every == 0
         if checked:
-            log.begin(stepper)
+            log.begin(stepper, sampled)
         try:
             change = log.change if checked else None
             stepper.step(time_step.parts, change, self._controller.inside, before)

@@ -65,6 +65,8 @@ class Projection(RungeKutta):
         self._playback = Playback(*args, self._plays_back, continues)
         self._play = self._playback.add
         self._fastest: Callable[[], float] = float  # 0, as there is no field yet
+        self._has_measured = False
+        """Whether the last step has measured the newest fields."""
         self._largest: list[float] | None = None
         """The largest magnitude of each velocity in the newest fields, once they are known."""
         self._length, self._last = step, step
@@ -124,8 +126,15 @@ class Projection(RungeKutta):
             self._apply_walls(stage, new, end)  # the velocities at walls and at neighbours' faces
             self._solve_pressure(stage, new, end)  # lap p = div u* / (b dt)
             self._correct_stage(stage, new, end)  # u = u* - b dt grad p
+        self._has_measured, self.is_measured = self.is_measured, False
+        if self._has_measured:  # here a device need not wait for its host before
+            now = {**new, "pressure": self.pressure.now}
+            self._play("measures", new, lambda: self.problem.measure(now))
+        if change is not None:
+            arrays = id(next(iter(before.values()))), id(change)
+            self._play(f"change {arrays}", new, lambda: self._add_change(new, before, change))
         self._playback.make()
-        self._end_step(new, before, change)
+        self._end_step(new, before, None)
 
     def _begin_step(self, part: Substep) -> None:
         """Take the length of a step, and the walls and the largest velocity at its start."""
@@ -377,7 +386,10 @@ class Projection(RungeKutta):
 
     def posted_measures(self) -> Callable[[], dict[str, float]]:
         now = {**self._now, "pressure": self.pressure.now}
-        read = self.problem.posted_measures(now, self._length, self._fastest)
+        if not self._has_measured:
+            self.problem.play("measures", list(now.values()), lambda: self.problem.measure(now))
+        self._has_measured = False
+        read = self.problem.posted_measures(self._length, self._fastest)
 
         def measures() -> dict[str, float]:
             columns, self._largest = read()

@@ -395,16 +395,14 @@ class Staggered(MultiFieldModel):
         return self.second
 
     def posted_measures(
-        self, fields: Mapping[str, Any], dt: float, fastest: Callable[[], float]
+        self, dt: float, fastest: Callable[[], float]
     ) -> Callable[[], tuple[dict[str, float], list[float]]]:
-        """Begin to measure fields; return a call that waits for the columns of the history and for
-        the largest magnitude of each velocity (asks all processes).
+        """Post what `measure` has found; return a call that waits for the columns of the history
+        and for the largest magnitude of each velocity (asks all processes).
 
         The divergence is relative to the largest velocity over a spacing; `fastest` gives the
         largest velocity at the start of the step.
         """
-        self._totals = self._totals or dict(self._columns())
-        self.play("measures", list(fields.values()), lambda: self._measure(fields))
         read = self.backend.posted_values([*self._largest, *self._totals.values()])
 
         def measures() -> tuple[dict[str, float], list[float]]:
@@ -445,11 +443,14 @@ class Staggered(MultiFieldModel):
                 for side, wall in enumerate(() if axis.periodic else WALLS[axis.name]):
                     yield f"{name}_gradient_{wall}", number, side, name
 
-    def _measure(self, fields: Mapping[str, Any]) -> None:
-        """Add the terms of all columns and the velocities' magnitudes; sweeps only."""
+    def measure(self, fields: Mapping[str, Any]) -> None:
+        """Add the terms of all columns, and the velocities' magnitudes; sweeps only."""
+        self._totals = self._totals or dict(self._columns())
         velocities, totals, region = self.velocities(fields), self._totals, self.grid.interior
         args: tuple[Any, ...] = (*velocities, *self.inverse_spacings)
-        self.halo.exchange(*velocities)  # enstrophy also reads ghosts at walls of other blocks
+        if not all(axis.periodic for axis in self.whole.axes):
+            # Enstrophy also reads ghosts at walls of other blocks.
+            self.halo.exchange(*velocities)
         of_cells = {
             "divergence": (flow.divergence, args),
             "courant": (flow.courant, args),
