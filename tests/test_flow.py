@@ -240,6 +240,55 @@ def test_the_order_of_the_guess_of_a_pressure(scheme, table, order):
     assert fall > 0.9 * 2**order
 
 
+@pytest.mark.parametrize(
+    ("case", "sets"),
+    [
+        ("taylor-green-3d", ["constants.n=12"]),
+        ("cylinder-re100", ["grid.cells=[88, 16]"]),
+        ("rayleigh-benard", ["constants.n=16"]),
+        ("cavity-re1000", ["constants.n=16", "time.scheme=rk2"]),
+    ],
+)
+def test_a_checked_step_is_the_same_step(case, sets):
+    """It makes other arrays, measures its fields before it returns, and tells the next step their
+    largest velocities; steps without a check overwrite their fields and find all this later."""
+
+    def stepper_of():
+        problem = make_model(load(case, sets), NumpyBackend())
+        stepper = problem.stepper(0.0, time_step_controller(problem).step)
+        stepper.prepare()
+        return stepper
+
+    plain, checked = stepper_of(), stepper_of()
+    change = checked.problem.backend.accumulator("sum")
+    arrays = set()
+    for number in range(7):
+        before = {name: array.copy() for name, array in plain.fields.items()}
+        checked.is_measured = number != 3
+        for stepper, into in ((plain, None), (checked, change)):
+            length = length_of(stepper, number)
+            stepper.step((Substep(stepper.time, length, 0.0),), into, None)
+        for name, array in plain.fields.items():
+            assert checked.fields[name].tobytes() == array.tobytes(), name
+        inside = plain.problem.grid.interior
+        window = tuple(slice(*pair) for pair in inside)
+        moved = [name for name in before if name in plain.problem.names and name != "pressure"]
+        squares = sum(np.sum((plain.fields[n] - before[n])[window] ** 2) for n in moved)
+        assert change.take() == pytest.approx(squares, rel=1e-10)
+        columns = checked.posted_measures()()
+        assert plain.posted_measures()() == columns
+        assert columns["courant"] > 0.0
+        speeds = checked.problem.speeds(checked.fields, checked.time)
+        assert checked.speeds(checked.time) == speeds == plain.speeds(plain.time)
+        arrays.add(id(checked.fields[checked.problem.components[0]]))
+    assert len(arrays) == 2
+
+
+def length_of(stepper, number):
+    """The length of a step: a little shorter each third step."""
+    return stepper.scalars["length"] * (0.9 if number % 3 == 2 else 1.0)
+
+
 @pytest.mark.parametrize(("scheme", "iterations"), [("explicit", 211), ("rk2", 333), ("rk3", 467)])
 def test_iterations_of_a_march(scheme, iterations):
     """With the linear extrapolation of the last two pressures there were 304, 604 and 756."""

@@ -1,6 +1,7 @@
 """A transport that moves memory of devices is believed only after a transfer that shows it."""
 
 import gc
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -17,9 +18,11 @@ from heatsolve.case.load import parse
 from heatsolve.errors import InputError
 from heatsolve.models.heat.conduction import Conduction
 from heatsolve.models.heat.solver import make_method
+from heatsolve.parallel import halo as halos
 from heatsolve.parallel import transport as transports
 from heatsolve.parallel.ranks import Ranks, World
 from heatsolve.parallel.transport import transport_of
+from heatsolve.stencil.grid import slices
 
 PERIODIC = """
 schema = 1
@@ -167,6 +170,7 @@ def check():
     assert not World().claims_device_memory()
     assert name_of(World(), Pretended()) == staged
     check_layers(ranks, nccl)
+    check_sweeps_beside(ranks, nccl)
     for transport in (transport_of(ranks, Pretended(nccl=nccl)), transport_of(ranks, Pretended())):
         backend = Pretended()
         leaving, arriving = (
@@ -195,6 +199,43 @@ def check_layers(ranks, nccl):
         block, places = solved(ranks, f"parallel.ranks={list(dims)}")
         assert np.array_equal(block, whole[tuple(slice(*place) for place in places)])
         assert ranks.size == 1 or block.size < whole.size
+
+
+class Joining(Pretended):
+    """A device that fills the ends of periodic axes in any order."""
+
+    def joins(self, regions):
+        return True
+
+
+def check_sweeps_beside(ranks, nccl):
+    """Layers that leave are swept first, every point once, and all ghosts are right afterwards,
+    whichever axis is divided."""
+    for dims, fewest in itertools.product(((ranks.size, 1), (1, ranks.size)), (0, 1 << 18)):
+        halos.FEWEST_BESIDE = fewest
+        case = parse(PERIODIC, "case", [f"parallel.ranks={list(dims)}"])
+        halo = Conduction(case, Joining(nccl=nccl), ranks=ranks).halo
+        start = [axis.start for axis in halo.grid.axes]
+        of_all = [axis.all_unknowns for axis in halo.grid.axes]
+        values = np.arange(2.0 * np.prod(of_all)).reshape(2, *of_all)
+        indices = [np.arange(n) - 1 + s for n, s in zip(halo.grid.shape, start, strict=True)]
+        expected = values[np.ix_([0, 1], *[i % n for i, n in zip(indices, of_all, strict=True)])]
+        arrays, swept = [halo.backend.zeros(halo.grid.shape) for _ in range(2)], []
+
+        def sweep(region, arrays=arrays, swept=swept, expected=expected):
+            swept.append(region)
+            for array, source in zip(arrays, expected, strict=True):
+                array[slices(region)] = source[slices(region)]
+
+        halo.sweep_and_exchange(sweep, *arrays)
+        assert np.array_equal(arrays, expected)
+        count = np.zeros(halo.grid.shape)
+        for region in swept:
+            count[slices(region)] += 1
+        assert np.all(count[slices(halo.grid.interior)] == 1) and count.max() == 1
+        assert len(swept) == (3 if fewest == 0 and ranks.size > 1 else 1)
+        halo.wrap(arrays[0])
+        assert np.array_equal(arrays[0], expected[0])
 
 
 @pytest.mark.few(1)

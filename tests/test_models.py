@@ -16,6 +16,7 @@ import heatsolve
 from heatsolve.case import load as registry
 from heatsolve.control.controller import Start
 from heatsolve.errors import CaseError, InputError, Interrupted
+from heatsolve.models import stability
 from heatsolve.models import user as models
 from heatsolve.models.stability import amplification
 from heatsolve.models.transport.equations import laplacian
@@ -111,6 +112,28 @@ def test_a_wave_decays_as_the_scheme_says(scheme, dimension, backend, tmp_path):
     rate = -0.5 - 0.1 * sum((2 * n * math.sin(math.pi / n)) ** 2 for n in counts)
     factor = float(amplification(scheme, np.array([0.005 * rate]))[0]) ** 10
     assert np.abs(found["u"][-1] - factor * start).max() < 1e-13
+
+
+@pytest.mark.parametrize("convection", ["central", "central4", "upwind", "upwind3"])
+@pytest.mark.parametrize("scheme", ["explicit", "rk2", "rk3", "adams-bashforth"])
+def test_a_rectangle_of_stable_numbers_spares_only_searches(convection, scheme, monkeypatch):
+    """The largest step is that of a search among all waves, whichever axes move."""
+    rng, found = np.random.default_rng(5), []
+    given = []
+    for dimension in (1, 2, 3):
+        for _ in range(4):
+            speeds = tuple(
+                rng.choice([0.0, 1.0], dimension) * 10.0 ** rng.uniform(-2, 2, dimension)
+            )
+            spacings = tuple(10.0 ** rng.uniform(-2, 0, dimension))
+            given.append((convection, scheme, speeds, 10.0 ** rng.uniform(-5, 0), spacings))
+    for spares in (True, False):
+        stability.largest_step.cache_clear()
+        if not spares:
+            monkeypatch.setattr(stability, "_is_stable", lambda *args: False)
+        found.append([stability.largest_step(*args) for args in given])
+    assert found[0] == found[1]
+    stability.largest_step.cache_clear()
 
 
 def test_steps_are_those_of_the_largest_diffusivity(tmp_path):

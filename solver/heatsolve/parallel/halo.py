@@ -166,7 +166,7 @@ class Halo:
         """
         inner, rim = self._leaving
         count = len(arrays) * sum(math.prod(high - low for low, high in slab) for slab in rim)
-        if not self._joins_ends or count < FEWEST_BESIDE:
+        if not rim or not self._joins_ends or count < FEWEST_BESIDE:
             sweep(self.grid.interior)
             self.exchange(*arrays)
             return
