@@ -112,6 +112,7 @@ def test_messages_arrive_as_they_were_sent(size, in_host, monkeypatch):
     from one host to another by the other link."""
     monkeypatch.setattr(peers, "PLACE", 1 << 15)
     monkeypatch.setattr(peers, "MOST_BLOCKS", 8)
+    monkeypatch.setattr(peers, "BLOCKS_BESIDE", 2)  # of exchanges that are started
     library()  # before threads ask for it
     bytes_of_slab = head_of(in_host) + 2 * peers.PLACE * in_host
     slabs = [np.zeros(bytes_of_slab // 8 + 2, np.int64) for _ in range(size)]
