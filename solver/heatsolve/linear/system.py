@@ -510,9 +510,11 @@ class Method(ABC):
         self.restart()
 
     def sweep_start(self, sweep: Callable[[Region], None]) -> None:
-        """Make the sweep that gives b and the values in `u`, for which it gets the region of each
-        part; a method that calls this once must call it before each solve, for it may exchange
-        values of other processes, too."""
+        """Make the sweep that gives b and the values in `u`; it gets the region of each part.
+
+        The method may also bring what it needs of other processes, so a caller that uses this once
+        must use it before each solve.
+        """
         sweep(self.system.grid.interior)
 
     def finish(self, steps: int) -> None:
