@@ -225,8 +225,8 @@ def replaced(region: Region, axis: int, bounds: tuple[int, int]) -> Region:
 def inner_and_rim(
     interior: Region, dependent: dict[int, tuple[bool, bool]], layers: int = 1
 ) -> tuple[Region, tuple[Region, ...]]:
-    """The unknowns beyond the first `layers` at dependent ends, and the unknowns in these layers, in
-    slabs."""
+    """The unknowns beyond the first `layers` at dependent ends, and the unknowns of these layers,
+    in slabs."""
     inner = list(interior)
     for axis, sides in dependent.items():
         low, high = inner[axis]
