@@ -7,9 +7,17 @@ import numpy as np
 import pytest
 
 from heatsolve.backends import Accumulator
-from heatsolve.backends.gpu.backend import DeviceBackend, DeviceScalars
+from heatsolve.backends import exact_sums as sums
+from heatsolve.backends.gpu.backend import MOST_POSTED, DeviceBackend, DeviceScalars
 from heatsolve.backends.gpu.device import CARDS
-from heatsolve.backends.gpu.launch import ALIGNMENT, MOST_BLOCKS, REDUCING, SHAPES, launches
+from heatsolve.backends.gpu.launch import (
+    ALIGNMENT,
+    MOST_BLOCKS,
+    REDUCING,
+    SHAPES,
+    SPREAD,
+    launches,
+)
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.stencil.language import copy, shifted
 from heatsolve.tools.bench import Flow
@@ -99,6 +107,22 @@ class Silent(Notes):
     def posted_ledger(self):
         self.gated = False
         return lambda: [0.0] * len(self._kinds)
+
+
+def test_values_are_posted_by_way_of_memory_that_serves_again():
+    """A solve makes accumulators of its own, in the memory of those of the solve before."""
+    device, width = Silent(), SPREAD * sums.WIDTH
+    registers = [device.integers(width) for _ in range(2)]
+    first = [Accumulator("sum", register, device) for register in registers]
+    again = [Accumulator("max", register, device) for register in registers]
+    posted = device._posted_of(first)
+    assert posted.table.tolist() == [register.ctypes.data for register in registers]
+    assert device._posted_of(again) is posted
+    assert device._posted_of(first[1:]) is not posted
+    kept = [device.integers(width) for _ in range(2 * MOST_POSTED)]
+    for register in kept:
+        device._posted_of([Accumulator("sum", register, device)])
+    assert len(device._posted) == MOST_POSTED
 
 
 def test_kernels_of_a_step_of_flow():

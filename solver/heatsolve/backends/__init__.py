@@ -61,13 +61,6 @@ class PointSweep(NamedTuple):
     arguments: tuple[Any, ...]
 
 
-def sweep_within(machine: "Backend", sweeps: Sequence[PointSweep], part: Region) -> None:
-    """Make sweeps together, as `Backend.sweep_together` does, in a part of their regions."""
-    cut = [each._replace(region=intersection([each.region, part])) for each in sweeps]
-    if some := [each for each in cut if all(low < high for low, high in each.region)]:
-        machine.sweep_together(some)
-
-
 class SweepSequence(NamedTuple):
     """Sweeps in turn, each from the result of the sweep before: see `Backend.fused_sweeps`.
 
@@ -509,12 +502,18 @@ class Backend(ABC):
         run(region, targets, converted(arguments, converts))
         self.count(points, points * bytes_moved)
 
-    def sweep_together(self, sweeps: Sequence[PointSweep]) -> None:
-        """Make sweeps, none of which reads or writes an element that another one writes.
+    def sweep_together(self, sweeps: Sequence[PointSweep], part: Region | None = None) -> None:
+        """Make sweeps, none of which reads or writes an element that another one writes; with
+        `part` only in this part of their regions.
 
         One sweep covers the points that all regions share, and loads once a value that several
         sweeps read. The rest of each region takes sweeps of its own.
         """
+        if part is not None:
+            cut = [each._replace(region=intersection([each.region, part])) for each in sweeps]
+            sweeps = [each for each in cut if all(low < high for low, high in each.region)]
+            if not sweeps:
+                return
         if len(sweeps) == 1:
             point, out, region, arguments = sweeps[0]
             self.sweep(point, out, region, *arguments)

@@ -192,8 +192,7 @@ class RungeKutta(Stepper):
 
     def _end_step(self, new: Fields, before: Fields, change: Accumulator | None) -> None:
         """Take the fields after the last stage as the newest fields; add their change."""
-        if new is not self._now:
-            self._take(new)
+        self._take(new)
         if change is not None:
             self._add_change(new, before, change)
 
@@ -211,6 +210,8 @@ class RungeKutta(Stepper):
 
     def _take(self, fields: Fields) -> None:
         """Take these fields as the newest; steps may now overwrite the arrays before."""
+        if fields is self._now:
+            return
         if len(self._stages) == 1:
             self._others = [self._now]
         else:

@@ -117,11 +117,10 @@ def largest_step(
         if not implicit and math.isfinite(least):
             corner = _rectangle(convection, given, nu, spacings)
             left, right, above = (least * part for part in corner)
-            if right <= AMPLIFIED:
-                if left < stable[0] or above > stable[1]:
-                    stable = (left, above) if _is_stable(scheme, left, above) else stable
-                if left >= stable[0] and above <= stable[1]:
-                    continue
+            inside = left >= stable[0] and above <= stable[1]
+            if right <= AMPLIFIED and (inside or _is_stable(scheme, left, above)):
+                stable = stable if inside else (left, above)
+                continue
         moved, spread = _symbols(convection, given, nu, spacings)
         waves = (moved, spread) if implicit else (moved + spread,)
         least = _longest(scheme, waves, 3.0 / rate, least)

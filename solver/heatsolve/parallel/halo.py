@@ -71,12 +71,12 @@ class Halo:
         own = [each.axis for each in self._exchanges if isinstance(each, PeriodicWrap)]
         self.wraps = tuple(axis in own for axis in range(grid.dimension))
         """For each axis, whether its ghosts come from the other end of the same array."""
-        # With walls between two periodic axes the ghosts depend on the order of all three axes.
-        in_order = self.wraps != (True, False, True)
-        if len(facing) == 1:
-            in_order = all(axis in facing or around for axis, around in enumerate(self.wraps))
-        ends = in_order and len(facing) <= 1
-        self._ends = list(ends_of(grid, self.wraps, facing)) if ends else []
+        if facing:
+            undivided = [around for axis, around in enumerate(self.wraps) if axis not in facing]
+            any_order = len(facing) == 1 and all(undivided)
+        else:  # with walls between two periodic axes the ghosts depend on the order of all three
+            any_order = self.wraps != (True, False, True)
+        self._ends = list(ends_of(grid, self.wraps, facing)) if any_order else []
         self._beyond = [region for region, _ in self._ends]
         self._leaving = inner_and_rim(grid.interior, facing if self.overlaps else {}, depth)
 
@@ -155,8 +155,8 @@ class Halo:
             for each in self._exchanges:
                 each.exchange(*arrays)
             return
-        for each in self._exchanges[self._first :][:1]:
-            each.exchange(*arrays)
+        if self.divided:
+            self.across_blocks.exchange(*arrays)
         self._wrap_all(arrays)
 
     def sweep_and_exchange(self, sweep: Callable[[Region], None], *arrays: Any) -> None:
@@ -367,15 +367,14 @@ class Neighbours:
         """Sweep the layers that leave, in `rim`, and exchange them while sweeping the `inner`."""
         for slab in rim:
             sweep(slab)
-        if not self._goes_as_it_is:
-            self.start(*arrays)
-            sweep(inner)
-            self.finish(*arrays)
-            return
-        # The sweep changes no layer that travels, so no layer needs packing.
-        self._transport.start(peers := self._within(arrays))
+        # The sweep changes no layer that travels, so layers that lie together need no packing.
+        whole_rows = self._goes_as_it_is
+        peers: Sequence[Peer] = self._within(arrays) if whole_rows else self._pack(arrays)
+        self._transport.start(peers)
         sweep(inner)
         self._transport.finish(peers)
+        if not whole_rows:
+            self._unpack(arrays)
 
     def _pack(self, arrays: Sequence[Any]) -> "list[Side]":
         """Fill the messages that leave; return all ends."""

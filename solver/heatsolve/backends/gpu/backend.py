@@ -90,7 +90,7 @@ LARGEST_PLANE = 1 << 26
 PIECES = 4
 """Pieces of pinned memory, and threads, for a large copy."""
 MOST_POSTED = 64
-"""The most lists of accumulators whose memory is kept for `posted_values`."""
+"""The most lists of registers whose memory is kept for `posted_values`."""
 HEAD = 4
 """Integers of a device's state before the rows of the ledger: its gates."""
 ONE_BLOCK = Launch((1, 1, 1), (GROUPS * sums.WIDTH, 1, 1), ())
@@ -108,10 +108,9 @@ def queued(method: Callable[..., None]) -> Callable[..., None]:
 
 @dataclass(frozen=True)
 class Posted:
-    """Accumulators that are posted together: the addresses of their registers, a row for each of
-    them, and the pinned memory to which the rows are copied."""
+    """The memory in which registers at some addresses are merged and posted: the table of these
+    addresses, a row for each register, and the pinned memory to which the rows are copied."""
 
-    accumulators: tuple[Accumulator, ...]
     launch: Launch
     table: Any
     rows: Any
@@ -745,17 +744,16 @@ class DeviceBackend(Backend):
         return read
 
     def _posted_of(self, accumulators: Sequence[Accumulator]) -> "Posted":
-        """The memory in which these accumulators are merged and posted."""
-        key = tuple(map(id, accumulators))
+        """The memory for these accumulators: by addresses, at which the accumulators of one solve
+        after the other lie."""
+        key = tuple([self.address(each.register) for each in accumulators])
         if key not in self._posted:
             while len(self._posted) >= MOST_POSTED:
                 del self._posted[next(iter(self._posted))]
-            table = [self.address(each.register) for each in accumulators]
             count = len(accumulators)
             self._posted[key] = Posted(
-                tuple(accumulators),
                 replace(ONE_BLOCK, grid=(count, 1, 1)),
-                self.stored(np.array(table, np.int64)),
+                self.stored(np.array(key, np.int64)),
                 self.integers(count * sums.WIDTH),
                 self.pinned((count * sums.WIDTH,), np.int64),
             )

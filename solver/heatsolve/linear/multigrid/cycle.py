@@ -209,13 +209,12 @@ class Multigrid(Pairwise):
         self.brings_neighbours = self._norm is not None and self._norm.in_descent
 
     def sweep_start(self, sweep: Callable[[Region], None]) -> None:
-        level = self._overlapped
-        brings = bool(self._own) and self._norm is not None and self._norm.in_descent
-        if level is None or not brings:
+        if not self.brings_neighbours:
             super().sweep_start(sweep)
             return
-        self._begins_with_layers = True
-        level.sweep_and_bring(sweep, self.system.grid.interior, self._newest(0))
+        assert self._overlapped is not None
+        self._begins_with_layers, interior = True, self.system.grid.interior
+        self._overlapped.sweep_and_bring(sweep, interior, self._newest(0))
 
     def finish(self, steps: int) -> None:
         newest = self.solution(steps)

@@ -63,9 +63,11 @@ class Playback:
         self._continued: Key | None = None
         """The sweeps of `_followed`, if the device has made them."""
 
-    def add(self, name: str, fields: Fields, work: Callable[[], None]) -> None:
-        """Let sweeps, known by a name and by the fields that they write, wait until `make`."""
-        key = name, id(next(iter(fields.values()))), id(self._pressure.now)
+    def add(self, name: str, fields: Fields, work: Callable[[], None], *read: Fields) -> None:
+        """Let sweeps wait until `make`. They are known by a name, by the fields that they write,
+        and by the fields that they `read` where the former do not tell these."""
+        arrays = [id(next(iter(each.values()))) for each in (fields, *read)]
+        key = name, *arrays, id(self._pressure.now)
         self._waiting.append((key, work))
         if not self._plays_back:
             self.make()

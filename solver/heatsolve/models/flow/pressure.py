@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from heatsolve.backends import PointSweep, sweep_within
+from heatsolve.backends import PointSweep
 from heatsolve.case.case import Case
 from heatsolve.linear.iterate import Following, iterate
 from heatsolve.linear.stopping import Criterion
@@ -99,7 +99,7 @@ class Pressure:
             out, args = (self.now, older[-1]), (self.now, *older, *weights)
             sweeps.append(PointSweep(flow.extrapolated, out, interior, args))
         sweeps.append(problem.speed_sweep(fields, self._speed))
-        method.sweep_start(partial(sweep_within, problem.backend, sweeps))
+        method.sweep_start(partial(problem.backend.sweep_together, sweeps))
         problem.add_low_faces(fields, self._speed)
         self._speed.post()
 

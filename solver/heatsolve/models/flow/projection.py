@@ -5,7 +5,7 @@ from contextlib import suppress
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from heatsolve.backends import Accumulator, PointSweep, sweep_within
+from heatsolve.backends import Accumulator, PointSweep
 from heatsolve.errors import Diverged, NotConverged
 from heatsolve.models.base import Fields, RungeKutta, Substep
 from heatsolve.models.flow import equations as flow
@@ -131,10 +131,10 @@ class Projection(RungeKutta):
             now = {**new, "pressure": self.pressure.now}
             self._play("measures", new, lambda: self.problem.measure(now))
         if change is not None:
-            arrays = id(next(iter(before.values()))), id(change)
-            self._play(f"change {arrays}", new, lambda: self._add_change(new, before, change))
+            name = f"change {id(change)}"
+            self._play(name, new, lambda: self._add_change(new, before, change), before)
         self._playback.make()
-        self._end_step(new, before, None)
+        self._take(new)
 
     def _begin_step(self, part: Substep) -> None:
         """Take the length of a step, and the walls and the largest velocity at its start."""
@@ -164,10 +164,9 @@ class Projection(RungeKutta):
 
     def _predict(self, stage: Stage, fields: tuple[Fields, Fields, Fields], time: float) -> None:
         """Predict u* by convection, diffusion and forces; `fields`: new, at the start, and now."""
-        new, _, now = fields
-        first = id(next(iter(fields[1].values())))
-        name = f"predict {stage.number}, {self._share if self._rates else 0.0}, {first}"
-        self._play(name, new, lambda: self._make_stage(fields, stage, time, self._rates))
+        new, start, now = fields
+        name = f"predict {stage.number}, {self._share if self._rates else 0.0}"
+        self._play(name, new, lambda: self._make_stage(fields, stage, time, self._rates), start)
         if self._diffusion is not None:
             self._playback.make()
             self._diffuse(self._diffusion, new, now, time)
@@ -363,7 +362,7 @@ class Projection(RungeKutta):
             if component in open_faces:
                 backend.sweep(flow.projected_outflow, w, open_faces[component], *args)
         if exchanges:
-            sweep = partial(sweep_within, backend, inside)
+            sweep = partial(backend.sweep_together, inside)
             problem.halo.sweep_and_exchange(sweep, *fields.values())
         elif not only_open:
             backend.sweep_together(inside)
