@@ -717,21 +717,21 @@ class MultiFieldModel(Model):
         """The largest magnitude of each velocity, by one sweep (asks all processes)."""
         velocities = [fields[name] for name in self.components]
         self.play("speeds", velocities, lambda: self.add_largest(fields))
-        return self.backend.values(self._largest)
+        return self.backend.values(self.of_speeds)
 
     def add_largest(self, fields: Mapping[str, Any], besides: Sequence[PointSweep] = ()) -> None:
-        """Add the magnitudes of each velocity to its accumulator in `_largest`.
+        """Add the magnitudes of each velocity to its accumulator in `of_speeds`.
 
         The sweeps `besides`, over the same points, run together with this sweep.
         """
-        both, region = list(zip(self.components, self._largest, strict=True)), self.grid.interior
+        both, region = list(zip(self.components, self.of_speeds, strict=True)), self.grid.interior
         sweeps = [PointSweep(copy, largest, region, (fields[name],)) for name, largest in both]
         self.backend.sweep_together([*besides, *sweeps])
         for name, largest in both:
             self._add_low_faces(name, fields, largest)
 
     @cached_property
-    def _largest(self) -> list[Accumulator]:
+    def of_speeds(self) -> list[Accumulator]:
         """For each velocity, the accumulator of its largest magnitude."""
         return [self.backend.accumulator("max") for _ in self.components]
 

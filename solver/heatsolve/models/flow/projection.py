@@ -1,8 +1,8 @@
 """The steps of a march of flow: Runge-Kutta stages, each made free of divergence."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from heatsolve.backends import Accumulator, PointSweep
@@ -10,12 +10,12 @@ from heatsolve.errors import Diverged, NotConverged
 from heatsolve.models.base import Fields, RungeKutta, Substep
 from heatsolve.models.flow import equations as flow
 from heatsolve.models.flow.implicit_diffusion import ImplicitDiffusion
+from heatsolve.models.flow.measures import Measures
 from heatsolve.models.flow.playback import Playback, StepNumbers
 from heatsolve.models.flow.pressure import Pressure
 from heatsolve.models.transport import equations as transport
 from heatsolve.models.transport.equations import Stage
-from heatsolve.stencil.grid import Region
-from heatsolve.stencil.language import ZERO, Point, copy
+from heatsolve.stencil.language import copy
 
 if TYPE_CHECKING:
     from heatsolve.models.flow.staggered import Staggered
@@ -53,7 +53,6 @@ class Projection(RungeKutta):
         implicit = case.march.diffusion != "explicit"
         self._diffusion = ImplicitDiffusion(problem, self._case) if implicit else None
         self.pressure = Pressure(problem, self._case, self._stages)
-        self._speed = backend.accumulator("max")
         self._plays_back = not problem.driven_in_time
         # Sweeps with other terms that depend on a step's length are recorded for each length.
         plain = backend.on_device and self._plays_back and not (implicit or adams)
@@ -64,11 +63,9 @@ class Projection(RungeKutta):
         args = self._machine, self.pressure, self._numbers
         self._playback = Playback(*args, self._plays_back, continues)
         self._play = self._playback.add
-        self._fastest: Callable[[], float] = float  # 0, as there is no field yet
-        self._has_measured = False
-        """Whether the last step has measured the newest fields."""
-        self._largest: list[float] | None = None
-        """The largest magnitude of each velocity in the newest fields, once they are known."""
+        self._measures = Measures(problem)
+        self._asks = False
+        """Whether the present step must find its largest velocity: it was not known before."""
         self._length, self._last = step, step
         self._driving: dict[str, float] = {}
 
@@ -103,7 +100,8 @@ class Projection(RungeKutta):
         problem = self.problem
         if problem.bodies is not None:
             problem.bodies.fill(self._now)
-        self._fastest = self._speed_now()
+        self._measures.post_speed(self._now)
+        self._measures.await_speed()
         problem.write_faces(self._now, 0.0)
         with suppress(NotConverged, Diverged):  # the first step raises it again
             self._find_pressure(self._now, 1.0, 0.0)
@@ -126,10 +124,10 @@ class Projection(RungeKutta):
             self._apply_walls(stage, new, end)  # the velocities at walls and at neighbours' faces
             self._solve_pressure(stage, new, end)  # lap p = div u* / (b dt)
             self._correct_stage(stage, new, end)  # u = u* - b dt grad p
-        self._has_measured, self.is_measured = self.is_measured, False
-        if self._has_measured:  # here a device need not wait for its host before
+        if self.is_measured:  # here a device need not wait for its host before
             now = {**new, "pressure": self.pressure.now}
-            self._play("measures", new, lambda: self.problem.measure(now))
+            self._play("measures", new, lambda: self._measures.make(now))
+        self._measures.are_made, self.is_measured = self.is_measured, False
         if change is not None:
             name = f"change {id(change)}"
             self._play(name, new, lambda: self._add_change(new, before, change), before)
@@ -144,23 +142,9 @@ class Projection(RungeKutta):
         self._numbers.take(part.length)
         if problem.walls_vary:
             problem.write_walls(start, part.start)
-        known, self._largest = self._largest, None
-        if known is None or problem.walls_vary:
-            self._play("speed", start, lambda: self._post_speed(start))
-            self._asks = True
-        else:
-            self._fastest, self._asks = partial(max, known), False
-
-    def _speed_now(self) -> Callable[[], float]:
-        """A function that returns the largest velocity; the device computes it at once."""
-        self._post_speed(self._now)
-        return cache(self._speed.posted())
-
-    def _post_speed(self, fields: Fields) -> None:
-        problem = self.problem
-        problem.backend.sweep_together([problem.speed_sweep(fields, self._speed)])
-        problem.add_low_faces(fields, self._speed)
-        self._speed.post()
+        self._asks = self._measures.begin_step()
+        if self._asks:
+            self._play("speed", start, lambda: self._measures.post_speed(start))
 
     def _predict(self, stage: Stage, fields: tuple[Fields, Fields, Fields], time: float) -> None:
         """Predict u* by convection, diffusion and forces; `fields`: new, at the start, and now."""
@@ -188,10 +172,10 @@ class Projection(RungeKutta):
         self._play(name, new, lambda: pressure.begin(new, factor, length, weights))
         self._playback.make()
         if stage.number == 0 and self._asks:
-            self._fastest = cache(self._speed.posted())
+            self._measures.await_speed()
         pressure.known += 1
         playback = self._playback
-        args = share, length, self._fastest, time
+        args = share, length, self._measures.fastest, time
         pressure.solve(*args, stage.number, playback.following)
         playback.solved(pressure.counts[stage.number])
 
@@ -229,7 +213,7 @@ class Projection(RungeKutta):
         implicit = bool(rates) and self._diffusion is not None
         new, start, now = fields
         waiting: list[PointSweep] = []
-        for name, region, rate, args in self._rates_of(now, time, implicit):
+        for name, region, rate, args in problem.rates(now, time, implicit):
             surface = () if problem.bodies is None else problem.bodies.surface(name, self._length)
             u = now[name]
             inside = region == problem.inside(name)  # and not an open face
@@ -248,38 +232,6 @@ class Projection(RungeKutta):
                 backend.sweep(point, out, region, *args)
         if waiting:
             backend.sweep_together(waiting)
-
-    def _rates_of(
-        self, now: Fields, time: float, implicit: bool
-    ) -> Iterator[tuple[str, Region, Point, tuple[Any, ...]]]:
-        """Yield each quantity, a region, the point function of its rate there, and its arguments.
-
-        With wide convection sweep each rate before the next: they share the second differences.
-        """
-        problem, grid, per_h = self.problem, self.problem.grid, self.problem.inverse_spacings
-        model, bodies, open_faces = problem.case.model, problem.bodies, problem.open_faces()
-        sources = dict(zip(problem.names, problem.sources(time), strict=True))
-        velocities, lifts = problem.velocities(now), tuple(reversed(model.buoyancy or ()))
-        for name in self._advanced:
-            second = problem.second_differences(now[name], name)
-            nu = ZERO if implicit else problem.moved[name]
-            weights = () if bodies is None else bodies.weights(name)
-            source, diffusion = sources[name], (nu, *per_h, *weights)
-            if name in problem.carried:
-                rate = flow.carried(grid.dimension, model.convection)
-                args = (now[name], *velocities, *second, source, *diffusion)
-                yield name, grid.interior, rate, args
-                continue
-            component = problem.components.index(name)
-            buoyant: tuple[Any, ...] = ()
-            if lifts and lifts[component] != 0.0:
-                buoyant = (now["temperature"], lifts[component], model.reference_temperature)
-            rate = flow.momentum(grid.dimension, component, model.convection, bool(buoyant))
-            args = (*velocities, *second, source, *buoyant, *diffusion)
-            yield name, problem.inside(name), rate, args
-            if component in open_faces:
-                args = (now[name], per_h[component])
-                yield name, open_faces[component], flow.leaving(component), args
 
     @property
     def _share(self) -> float:
@@ -323,7 +275,7 @@ class Projection(RungeKutta):
 
     def _find_pressure(self, fields: Fields, dt: float, time: float) -> None:
         self.pressure.begin(fields, -1.0 / dt, self._length)
-        self.pressure.solve(dt, self._length, self._fastest, time)
+        self.pressure.solve(dt, self._length, self._measures.fastest, time)
 
     def make_solvers(self, parts: Sequence[Substep]) -> None:
         (part,) = parts
@@ -379,22 +331,12 @@ class Projection(RungeKutta):
             self._driving[key] = applied + missing / dt
 
     def speeds(self, *times: float) -> list[float]:
-        if self._largest is None:
-            self._largest = self.problem.largest_speeds(self._now)
-        return self.problem.speeds(self._now, *times, largest=self._largest)
+        return self.problem.speeds(self._now, *times, largest=self._measures.largest(self._now))
 
     def posted_measures(self) -> Callable[[], dict[str, float]]:
         now = {**self._now, "pressure": self.pressure.now}
-        if not self._has_measured:
-            self.problem.play("measures", list(now.values()), lambda: self.problem.measure(now))
-        self._has_measured = False
-        read = self.problem.posted_measures(self._length, self._fastest)
-
-        def measures() -> dict[str, float]:
-            columns, self._largest = read()
-            return columns | self._driving
-
-        return measures
+        read = self._measures.posted(now, self._length)
+        return lambda: read() | self._driving
 
     def present(self) -> None:
         """Leave the fields of a frame, with the pressure at this time.
@@ -414,7 +356,8 @@ class Projection(RungeKutta):
         problem, (stage,), dt = self.problem, transport.RUNGE_KUTTA["explicit"], self._length
         scratch = self._others[0]
         self._numbers.take(dt)
-        self._fastest = self._speed_now()
+        self._measures.post_speed(self._now)
+        self._measures.await_speed()
         self._make_stage((scratch, self._now, self._now), stage, self.time, {})
         problem.write_faces(scratch, self.time + dt)
         with suppress(NotConverged, Diverged):  # the next step raises it again

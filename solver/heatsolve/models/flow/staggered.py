@@ -1,13 +1,13 @@
 """A case of flow on the staggered grid: its fields, its walls, and the pressure's linear system."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from heatsolve.backends import Accumulator, Backend, PointSweep
+from heatsolve.backends import Backend
 from heatsolve.case.case import Case
 from heatsolve.case.derived import Derived
 from heatsolve.errors import InputError
@@ -24,7 +24,7 @@ from heatsolve.models.transport.convection import SCHEMES
 from heatsolve.parallel.halo import replaced
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.stencil.grid import WALLS, Grid, Region
-from heatsolve.stencil.language import ONE, ZERO, copy, fill
+from heatsolve.stencil.language import ONE, ZERO, Point, copy, fill
 
 CONVECTIONS = {
     "central": "central convection",
@@ -94,8 +94,6 @@ class Staggered(MultiFieldModel):
         }
         wanted = {name: getattr(case.source, f"mean_{name}") for name in self.components}
         self.mean_velocities = {name: mean for name, mean in wanted.items() if mean is not None}
-        self._totals: dict[str, Accumulator] = {}
-        """The sums and largest magnitudes of `posted_measures`, by column of the history."""
         self._balance: Balance | None = None
         self.demand_balance(0.0)
         moved = (*self.components, *self.carried)
@@ -327,7 +325,7 @@ class Staggered(MultiFieldModel):
             ]
         return self._outside
 
-    # ---- fields of files and measures --------------------------------------------------------
+    # ---- fields of files ---------------------------------------------------------------------
 
     def at_points(self, name: str, fields: Mapping[str, Any] | None = None) -> Any:
         """Velocities at the centres of cells; the pressure with mean 0 where no wall gives it."""
@@ -383,6 +381,39 @@ class Staggered(MultiFieldModel):
         forces = super().accelerations(fields, *times)
         return [f + abs(lift) * warm for f, lift in zip(forces, reversed(lifts), strict=True)]
 
+    def rates(
+        self, now: Mapping[str, Any], time: float, implicit: bool
+    ) -> Iterator[tuple[str, Region, Point, tuple[Any, ...]]]:
+        """Yield each quantity, a region, the point function of its rate there, and its arguments;
+        without diffusion if it is `implicit`.
+
+        With wide convection sweep each rate before the next: they share the second differences.
+        """
+        grid, per_h, open_faces = self.grid, self.inverse_spacings, self.open_faces()
+        model, bodies = self.case.model, self.bodies
+        sources = dict(zip(self.names, self.sources(time), strict=True))
+        velocities, lifts = self.velocities(now), tuple(reversed(model.buoyancy or ()))
+        for name in self.moved:
+            second = self.second_differences(now[name], name)
+            nu = ZERO if implicit else self.moved[name]
+            weights = () if bodies is None else bodies.weights(name)
+            source, diffusion = sources[name], (nu, *per_h, *weights)
+            if name in self.carried:
+                rate = flow.carried(grid.dimension, model.convection)
+                args = (now[name], *velocities, *second, source, *diffusion)
+                yield name, grid.interior, rate, args
+                continue
+            component = self.components.index(name)
+            buoyant: tuple[Any, ...] = ()
+            if lifts and lifts[component] != 0.0:
+                buoyant = (now["temperature"], lifts[component], model.reference_temperature)
+            rate = flow.momentum(grid.dimension, component, model.convection, bool(buoyant))
+            args = (*velocities, *second, source, *buoyant, *diffusion)
+            yield name, self.inside(name), rate, args
+            if component in open_faces:
+                args = (now[name], per_h[component])
+                yield name, open_faces[component], flow.leaving(component), args
+
     def second_differences(self, array: Any, name: str) -> tuple[Any, ...]:
         """The second differences of a quantity for wide convection; 0 beyond walls."""
         if self.second:
@@ -393,83 +424,6 @@ class Staggered(MultiFieldModel):
                     sweep(fill, second, self.face_at(self.components.index(name), 1), 0.0)
                 self.halo.exchange(second)
         return self.second
-
-    def posted_measures(
-        self, dt: float, fastest: Callable[[], float]
-    ) -> Callable[[], tuple[dict[str, float], list[float]]]:
-        """Post what `measure` has found; return a call that waits for the columns of the history
-        and for the largest magnitude of each velocity (asks all processes).
-
-        The divergence is relative to the largest velocity over a spacing; `fastest` gives the
-        largest velocity at the start of the step.
-        """
-        read = self.backend.posted_values([*self._largest, *self._totals.values()])
-
-        def measures() -> tuple[dict[str, float], list[float]]:
-            values, count = read(), len(self._largest)
-            speeds, spacings = values[:count], self.steps_along_axes
-            result = dict(zip(self._totals, values[count:], strict=True))
-            largest, relative = max([fastest(), *speeds]), result["divergence"] * min(spacings)
-            result["divergence"] = relative / largest if largest > 0.0 else relative
-            result["courant"] *= dt
-            volume = float(np.prod(spacings))
-            for name in ("kinetic_energy", "enstrophy"):
-                result[name] *= volume
-            for column, axis, *_ in self._gradients():
-                count = self.whole.axes[axis].unknowns
-                result[column] = result[column] * count / self.whole.all_unknowns
-            for column, _, _ in self.bodies.columns() if self.bodies is not None else ():
-                result[column] *= volume
-                if "force" in column:
-                    result[column] *= self.density
-            return result, speeds
-
-        return measures
-
-    def _columns(self) -> Iterator[tuple[str, Accumulator]]:
-        """Yield the columns of the history that come from sweeps, each with its accumulator."""
-        names = ["divergence", "kinetic_energy", "enstrophy", "courant"]
-        names += [column for column, *_ in self._gradients()]
-        if self.bodies is not None:
-            names += [column for column, _, _ in self.bodies.columns()]
-        for name in names:
-            kind = "max" if name in ("divergence", "courant") else "sum"
-            yield name, self.backend.accumulator(kind)
-
-    def _gradients(self) -> Iterator[tuple[str, int, int, str]]:
-        """Yield the column of each mean outward derivative at a wall, its axis, side, quantity."""
-        for name in self.carried:
-            for number, axis in enumerate(self.whole.axes):
-                for side, wall in enumerate(() if axis.periodic else WALLS[axis.name]):
-                    yield f"{name}_gradient_{wall}", number, side, name
-
-    def measure(self, fields: Mapping[str, Any]) -> None:
-        """Add the terms of all columns, and the velocities' magnitudes; sweeps only."""
-        self._totals = self._totals or dict(self._columns())
-        velocities, totals, region = self.velocities(fields), self._totals, self.grid.interior
-        args: tuple[Any, ...] = (*velocities, *self.inverse_spacings)
-        if not all(axis.periodic for axis in self.whole.axes):
-            # Enstrophy also reads ghosts at walls of other blocks.
-            self.halo.exchange(*velocities)
-        of_cells = {
-            "divergence": (flow.divergence, args),
-            "courant": (flow.courant, args),
-            "kinetic_energy": (flow.kinetic_energy, tuple(velocities)),
-            "enstrophy": (flow.enstrophy, args),
-        }
-        self.add_largest(
-            fields,
-            [PointSweep(point, totals[name], region, of) for name, (point, of) in of_cells.items()],
-        )
-        for column, axis, side, name in self._gradients():
-            if (axis, side) in [(wall.axis, wall.side) for wall in self.walls[name]]:
-                low, high = region[axis]
-                beside = ((low, low + 1), (high - 1, high))[side]
-                point, per_h = flow.slope_outward(axis, side), self.inverse_spacings[axis]
-                at_wall = replaced(region, axis, beside)
-                self.backend.sweep(point, totals[column], at_wall, fields[name], per_h)
-        if self.bodies is not None:
-            self.bodies.add_forces(fields, self.second_differences, totals)
 
     @property
     def equation(self) -> str:
