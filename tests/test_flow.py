@@ -152,10 +152,10 @@ def test_energy_drifts_at_the_order_of_the_integrator(scheme, order):
         problem = Staggered(case, NumpyBackend())
         stepper = Projection(problem, 0.0, step)
         stepper.prepare()
-        before = stepper.posted_measures()()["kinetic_energy"]
+        before = stepper.posted_measures()()[1]["kinetic_energy"]
         for number in range(round(0.4 / step)):
             stepper.step([Substep(number * step, step, 0.0)], None, None)
-        return abs(stepper.posted_measures()()["kinetic_energy"] - before)
+        return abs(stepper.posted_measures()()[1]["kinetic_energy"] - before)
 
     assert math.log2(drift(0.04) / drift(0.02)) > order - 0.4
 
@@ -275,13 +275,56 @@ def test_a_checked_step_is_the_same_step(case, sets):
         moved = [name for name in before if name in plain.problem.names and name != "pressure"]
         squares = sum(np.sum((plain.fields[n] - before[n])[window] ** 2) for n in moved)
         assert change.take() == pytest.approx(squares, rel=1e-10)
-        columns = checked.posted_measures()()
-        assert plain.posted_measures()() == columns
+        _, columns = checked.posted_measures()()
+        assert plain.posted_measures()()[1] == columns
         assert columns["courant"] > 0.0
         speeds = checked.problem.speeds(checked.fields, checked.time)
         assert checked.speeds(checked.time) == speeds == plain.speeds(plain.time)
         arrays.add(id(checked.fields[checked.problem.components[0]]))
     assert len(arrays) == 2
+
+
+@pytest.mark.parametrize(
+    ("case", "sets"),
+    [
+        ("taylor-green-3d", ["constants.n=12"]),
+        ("rayleigh-benard", ["constants.n=16"]),
+        ("cavity-re1000", ["constants.n=16", "time.scheme=rk2"]),
+    ],
+)
+def test_a_device_predicts_while_its_host_waits(case, sets, monkeypatch):
+    """The next step takes this prediction if it has the length of the step before. It predicts anew
+    after a step of another length, and after a frame, whose pressure takes the same arrays."""
+    predictions, predict = [], Projection._predict
+
+    def counted(self, stage, fields, time):
+        predictions.append((self, stage.number))
+        predict(self, stage, fields, time)
+
+    steppers = []
+    for backend in (NumpyBackend(), Ahead()):
+        problem = make_model(load(case, sets), backend)
+        steppers.append(problem.stepper(0.0, time_step_controller(problem).step))
+        steppers[-1].prepare()
+    monkeypatch.setattr(Projection, "_predict", counted)
+    host, device = steppers
+    changes = [stepper.problem.backend.accumulator("sum") for stepper in steppers]
+    for number in range(8):
+        told = []
+        for stepper, change in zip(steppers, changes, strict=True):
+            length = length_of(stepper, number)
+            stepper.is_measured = True
+            stepper.step((Substep(stepper.time, length, 0.0),), change, None)
+            told.append(stepper.posted_measures(change)())
+            if number == 3:
+                stepper.present()
+        assert told[0] == told[1]
+        for name, array in host.fields.items():
+            assert device.fields[name].tobytes() == array.tobytes(), name
+        assert device.speeds(device.time) == host.speeds(host.time)
+    of_host, of_device = (predictions.count((stepper, 0)) for stepper in steppers)
+    # The first step, two shorter steps, and the one after the frame.
+    assert (of_host, of_device) == (8, 8 + 1 + 2 + 1)
 
 
 def length_of(stepper, number):

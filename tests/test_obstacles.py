@@ -190,7 +190,7 @@ def test_steps_of_lengths_in_turn(backend):
         stepper.make_solvers((part,))
         stepper.step((part,), None, None)
         time += step
-        assert stepper.posted_measures()()["divergence"] < 1e-5
+        assert stepper.posted_measures()()[1]["divergence"] < 1e-5
 
 
 @pytest.mark.parametrize("obstacle", [

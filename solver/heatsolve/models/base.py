@@ -69,6 +69,10 @@ class Substep:
         return self.start + self.length
 
 
+Measured = Callable[[], tuple[list[float], dict[str, float]]]
+"""Waits for values of accumulators, and for columns of the history."""
+
+
 class Stepper(ABC):
     """Makes the time steps of a model.
 
@@ -137,10 +141,11 @@ class Stepper(ABC):
         """`Model.speeds` of the newest fields."""
         return self.problem.speeds(self.fields, *times)
 
-    def posted_measures(self) -> Callable[[], dict[str, float]]:
-        """Begin to measure the newest fields; return a call that waits for the columns of the
-        history besides the change."""
-        return dict
+    def posted_measures(self, *besides: Accumulator) -> Measured:
+        """Begin to measure the newest fields; return a call that waits for the values of the
+        accumulators `besides`, and for the columns of the history that fields are measured for."""
+        read = self.problem.backend.posted_values(besides)
+        return lambda: (read(), {})
 
     def finish(self) -> None:
         """Leave the newest fields in the arrays of the model."""
@@ -703,7 +708,7 @@ class MultiFieldModel(Model):
     def speeds(
         self, fields: Mapping[str, Any], *times: float, largest: Sequence[float] | None = None
     ) -> list[float]:
-        inside = self.largest_speeds(fields) if largest is None else largest
+        inside = self.posted_largest_speeds(fields)() if largest is None else largest
         return [
             max(
                 speed,
@@ -713,11 +718,12 @@ class MultiFieldModel(Model):
             for name, speed in zip(self.components, inside, strict=True)
         ]
 
-    def largest_speeds(self, fields: Mapping[str, Any]) -> list[float]:
-        """The largest magnitude of each velocity, by one sweep (asks all processes)."""
+    def posted_largest_speeds(self, fields: Mapping[str, Any]) -> Callable[[], list[float]]:
+        """Begin to find the largest magnitude of each velocity, by one sweep; return a call that
+        waits for it (asks all processes)."""
         velocities = [fields[name] for name in self.components]
         self.play("speeds", velocities, lambda: self.add_largest(fields))
-        return self.backend.values(self.of_speeds)
+        return self.backend.posted_values(self.of_speeds)
 
     def add_largest(self, fields: Mapping[str, Any], besides: Sequence[PointSweep] = ()) -> None:
         """Add the magnitudes of each velocity to its accumulator in `of_speeds`.

@@ -125,8 +125,8 @@ class Log:
         first = next(iter(problem.fields.values()))
         return problem.backend.reduce("sum", copy, problem.grid.stored, first)
 
-    def _norm_of(self, stepper: Stepper, dt: float) -> float:
-        (change,) = self._problem.backend.values([self.change])
+    def _norm_of(self, stepper: Stepper, dt: float, change: float) -> float:
+        """The norm of a step of length dt; `change`: the value of the accumulator."""
         if self._norm == "max":
             return change / dt
         if not math.isfinite(change):  # the squares may overflow although the values are finite
@@ -170,17 +170,22 @@ class Log:
         Diverged where the change grows without bound.
         """
         state, dt = self.state, time_step.length
-        # A device measures while the host judges the change.
-        measures = stepper.posted_measures() if self._has_row(sampled) else None
-        state.norm = self._norm_of(stepper, dt)
+        columns: dict[str, float] | None = None
+        if self._has_row(sampled):
+            (change,), columns = stepper.posted_measures(self.change)()
+        else:
+            (change,) = self._problem.backend.values([self.change])
+        state.norm = self._norm_of(stepper, dt, change)
         self._judge(stepper, number, time_step)
         if self._norm == "l2":  # per unit of time, so that a short last step does not lower it
             state.norm /= dt * math.sqrt(len(time_step.parts))
-        if not (self._has_row(sampled) or self.steady):
-            return
+        if columns is None:
+            if not self.steady:
+                return
+            _, columns = stepper.posted_measures()()
         row: dict[str, Any]
         row = {"iteration": number, "residual": state.norm, "time": state.time, "dt": dt}
-        row |= (measures or stepper.posted_measures())()
+        row |= columns
         flows = self._problem.case.output.heat_flow
         if flows or self._probes or self._integrals:
             stepper.finish()  # with the walls of this time

@@ -377,7 +377,7 @@ class Flow(March):
             return f"a step of {sweeps} sweeps"
         assert isinstance(self.stepper, Projection)
         count = sum(self.stepper.pressure.counts.values())
-        divergence = self.stepper.posted_measures()()["divergence"]
+        divergence = self.stepper.posted_measures()()[1]["divergence"]
         return f"divergence {divergence:.1e}, {count} iterations a step"
 
 

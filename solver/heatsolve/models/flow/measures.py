@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from heatsolve.backends import Accumulator, PointSweep
-from heatsolve.models.base import Fields
+from heatsolve.models.base import Fields, Measured
 from heatsolve.models.flow import equations as flow
 from heatsolve.parallel.halo import replaced
 from heatsolve.stencil.grid import WALLS
@@ -34,11 +34,18 @@ class Measures:
         self.fastest: Callable[[], float] = float  # 0, as there is no field yet
         self.are_made = False
 
-    def largest(self, fields: Fields) -> list[float]:
-        """The largest magnitude of each velocity in the newest fields (asks all processes)."""
-        if self._largest is None:
-            self._largest = self._problem.largest_speeds(fields)
-        return self._largest
+    def posted_largest(self, fields: Fields) -> Callable[[], list[float]]:
+        """Begin to find the largest magnitude of each velocity in the newest fields, if it is not
+        known; return a call that waits for it (asks all processes)."""
+        read = self._problem.posted_largest_speeds(fields) if self._largest is None else None
+
+        def largest() -> list[float]:
+            if read is not None:
+                self._largest = read()
+            assert self._largest is not None
+            return self._largest
+
+        return largest
 
     def begin_step(self) -> bool:
         """Take the largest velocity at the start of a step, if it is known; return whether it must
@@ -88,9 +95,15 @@ class Measures:
         if problem.bodies is not None:
             problem.bodies.add_forces(fields, problem.second_differences, totals)
 
-    def posted(self, fields: Mapping[str, Any], dt: float) -> Callable[[], dict[str, float]]:
-        """Begin to measure the newest fields; return a call that waits for the columns of the
-        history (asks all processes).
+    def posted(
+        self,
+        fields: Mapping[str, Any],
+        dt: float,
+        besides: Sequence[Accumulator],
+        more: Mapping[str, float],
+    ) -> Measured:
+        """Begin to measure the newest fields; return a call that waits for the values `besides`,
+        and for the columns of the history, with `more` columns (asks all processes).
 
         The divergence is relative to the largest velocity over a spacing, at the start of the step
         or now.
@@ -98,16 +111,17 @@ class Measures:
         if not self.are_made:
             self._problem.play("measures", list(fields.values()), lambda: self.make(fields))
         self.are_made = False
-        totals = [*self._problem.of_speeds, *self._totals.values()]
+        totals = [*self._problem.of_speeds, *self._totals.values(), *besides]
         read = self._problem.backend.posted_values(totals)
 
-        def measures() -> dict[str, float]:
-            values, count = read(), len(self._problem.of_speeds)
-            self._largest = values[:count]
-            columns = dict(zip(self._totals, values[count:], strict=True))
-            return self._scaled(columns, self._largest, dt)
+        def measured() -> tuple[list[float], dict[str, float]]:
+            values, first = read(), len(self._problem.of_speeds)
+            last = first + len(self._totals)
+            self._largest = values[:first]
+            columns = dict(zip(self._totals, values[first:last], strict=True))
+            return values[last:], self._scaled(columns, self._largest, dt) | dict(more)
 
-        return measures
+        return measured
 
     def _scaled(
         self, columns: dict[str, float], speeds: Sequence[float], dt: float

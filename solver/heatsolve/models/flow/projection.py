@@ -1,13 +1,13 @@
 """The steps of a march of flow: Runge-Kutta stages, each made free of divergence."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from heatsolve.backends import Accumulator, PointSweep
 from heatsolve.errors import Diverged, NotConverged
-from heatsolve.models.base import Fields, RungeKutta, Substep
+from heatsolve.models.base import Fields, Measured, RungeKutta, Substep
 from heatsolve.models.flow import equations as flow
 from heatsolve.models.flow.implicit_diffusion import ImplicitDiffusion
 from heatsolve.models.flow.measures import Measures
@@ -66,6 +66,8 @@ class Projection(RungeKutta):
         self._measures = Measures(problem)
         self._asks = False
         """Whether the present step must find its largest velocity: it was not known before."""
+        self._predicted: float | None = None
+        """The length of the step for which the first stage is predicted from the newest fields."""
         self._length, self._last = step, step
         self._driving: dict[str, float] = {}
 
@@ -117,11 +119,15 @@ class Projection(RungeKutta):
     def _advance(self, part: Substep, change: Accumulator | None) -> None:
         self._begin_step(part)
         dt, start = part.length, self._now
-        before = self._kept() if change is not None and self._diffusion is not None else start
+        predicted, self._predicted = self._predicted == dt, None
+        before = start
+        if change is not None and self._diffusion is not None:  # it writes later walls to `start`
+            self._copy_to(before := self._old_arrays())
         for stage, new, now in self._each_stage(change):
             begin, end = part.start + stage.begin * dt, part.start + stage.end * dt
-            self._predict(stage, (new, start, now), begin)  # u* = a u_n + b (u + dt L(u))
-            self._apply_walls(stage, new, end)  # the velocities at walls and at neighbours' faces
+            if stage.number > 0 or not predicted:
+                self._predict(stage, (new, start, now), begin)  # u* = a u_n + b (u + dt L(u))
+            self._apply_walls(stage, new, now, end)  # velocities at walls and neighbours' faces
             self._solve_pressure(stage, new, end)  # lap p = div u* / (b dt)
             self._correct_stage(stage, new, end)  # u = u* - b dt grad p
         if self.is_measured:  # here a device need not wait for its host before
@@ -155,9 +161,18 @@ class Projection(RungeKutta):
             self._playback.make()
             self._diffuse(self._diffusion, new, now, time)
 
-    def _apply_walls(self, stage: Stage, new: Fields, time: float) -> None:
+    def _predict_ahead(self) -> None:
+        """Let a device predict the first stage of a step of the present length while its host waits
+        for the numbers from which the length follows: another length is predicted anew."""
+        if self._numbers.holds and len(self._stages) > 1 and self._predicted is None:
+            self._predict(self._stages[0], (self._others[0], self._now, self._now), self.time)
+            self._playback.make()
+            self._predicted = self._numbers.length
+
+    def _apply_walls(self, stage: Stage, new: Fields, now: Fields, time: float) -> None:
         problem = self.problem
-        self._play(f"walls {stage.number}", new, lambda: problem.write_faces(new, time))
+        # `now` tells apart what may follow where the first stage was predicted ahead.
+        self._play(f"walls {stage.number}", new, lambda: problem.write_faces(new, time), now)
         if problem.walls_vary:
             problem.demand_balance(time)
 
@@ -183,24 +198,13 @@ class Projection(RungeKutta):
         problem, share = self.problem, stage.b * self._length
         held, forced = self._numbers.shares[stage.number], bool(problem.mean_velocities)
         exchanges = not (forced or problem.walls_vary)
-
-        def correct() -> None:
-            self._correct(new, held, solved=True, exchanges=exchanges)
-
-        self._play(f"correct {stage.number}", new, correct)
+        name = f"correct {stage.number}"
+        self._play(name, new, lambda: self._correct(new, held, solved=True, exchanges=exchanges))
         if forced:
             self._playback.make()
             self._apply_mean_force(new, share)
-
-        def write_ghosts() -> None:
-            problem.write_walls(new, time, exchanged=exchanges)
-
-        self._play(f"ghosts {stage.number}", new, write_ghosts)
-
-    def _kept(self) -> Fields:
-        """A copy of the fields now, to which implicit diffusion writes later walls."""
-        self._copy_to(kept := self._old_arrays())
-        return kept
+        name = f"ghosts {stage.number}"
+        self._play(name, new, lambda: problem.write_walls(new, time, exchanged=exchanges))
 
     def _make_stage(
         self, fields: tuple[Fields, Fields, Fields], stage: Stage, time: float, rates: Fields
@@ -331,12 +335,15 @@ class Projection(RungeKutta):
             self._driving[key] = applied + missing / dt
 
     def speeds(self, *times: float) -> list[float]:
-        return self.problem.speeds(self._now, *times, largest=self._measures.largest(self._now))
+        read = self._measures.posted_largest(self._now)
+        self._predict_ahead()
+        return self.problem.speeds(self._now, *times, largest=read())
 
-    def posted_measures(self) -> Callable[[], dict[str, float]]:
+    def posted_measures(self, *besides: Accumulator) -> Measured:
         now = {**self._now, "pressure": self.pressure.now}
-        read = self._measures.posted(now, self._length)
-        return lambda: read() | self._driving
+        read = self._measures.posted(now, self._length, besides, self._driving)
+        self._predict_ahead()
+        return read
 
     def present(self) -> None:
         """Leave the fields of a frame, with the pressure at this time.
@@ -354,7 +361,7 @@ class Projection(RungeKutta):
     def _find_present_pressure(self) -> None:
         """Find the pressure that keeps du/dt free of divergence, from a step of explicit Euler."""
         problem, (stage,), dt = self.problem, transport.RUNGE_KUTTA["explicit"], self._length
-        scratch = self._others[0]
+        scratch, self._predicted = self._others[0], None
         self._numbers.take(dt)
         self._measures.post_speed(self._now)
         self._measures.await_speed()
