@@ -4,6 +4,7 @@ test_models.py OUTPUT SETTING..., under mpiexec, runs Gray and Scott's equations
 """
 
 import math
+import re
 import sys
 from pathlib import Path
 
@@ -301,6 +302,72 @@ def test_a_function_that_takes_other_things():
         models.model("m", fields=["u"], parameters={"nu": 1.0})(decay)
     with pytest.raises(TypeError, match="no point function"):
         models.model("m", fields=["u"])(lambda u: u)
+
+
+def wide(at, u, *spacings):
+    """Two points away, which no layer of ghosts holds."""
+    *others, last = at
+    return u[(*others, last + 2)] - u[at]
+
+
+def crossed(i, j, u, dx, dy):
+    """The mixed derivative, from diagonal neighbours."""
+    across = u[i + 1, j + 1] - u[i + 1, j - 1] - u[i - 1, j + 1] + u[i - 1, j - 1]
+    return across / (4.0 * dx * dy)
+
+
+def doubled(i, j, u, dx, dy):
+    return u[2 * i, j]
+
+
+def squared(i, j, u, dx, dy):
+    return u[i, j] ** 2
+
+
+@pytest.mark.parametrize("boundary", ["walls", "a periodic axis", "periodic"])
+@pytest.mark.parametrize(
+    ("rates", "message"),
+    [
+        (wide, "wide reads u 2 points away: it can read neighbours only"),
+        (crossed, "crossed reads u at a diagonal neighbour: for that all axes must be periodic"),
+        (doubled, "doubled reads u at multiples of an index: fields have only one grid"),
+        (squared, "squared: no ** in a point function"),
+    ],
+)
+def test_points_that_rates_cannot_read(rates, message, boundary, monkeypatch):
+    """Before, they read outside arrays, or at ghosts that nothing had filled."""
+    monkeypatch.setattr(registry, "REGISTERED", {})
+    models.model("reading", fields=["u"])(rates)
+    axes = {"walls": [], "a periodic axis": ["y"], "periodic": ["x", "y"]}[boundary]
+    walls = dict(zip(("left", "right", "bottom", "top"), [{"u": {"value": 1}}] * 4, strict=True))
+    case = {
+        "model": {"kind": "reading"}, "grid": {"cells": [6, 5], "periodic": axes},
+        "boundary": dict(list(walls.items())[: 4 - 2 * len(axes)]),
+        "time": {"end": 0.1, "step": 0.1},
+    }  # fmt: skip
+    if rates is crossed and boundary == "periodic":
+        heatsolve.load(case)
+        return
+    with pytest.raises(CaseError, match=re.escape(f"model.kind: {message}")):
+        heatsolve.load(case)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "numba"])
+def test_diagonal_neighbours_in_a_periodic_box(backend, monkeypatch):
+    monkeypatch.setattr(registry, "REGISTERED", {})
+    models.model("crossed", fields=["u"])(crossed)
+    case = {
+        "model": {"kind": "crossed"},
+        "grid": {"cells": [6, 5], "periodic": ["x", "y"]},
+        "initial": {"u": "sin(2*pi*x)*sin(2*pi*y) + cos(2*pi*y)"},
+        "time": {"end": 0.02, "step": 0.01},
+    }
+    u, *_, last = np.asarray(heatsolve.run(case, backend=backend, output=False)["u"])
+    for _ in range(2):
+        east, west = np.roll(u, -1, 1), np.roll(u, 1, 1)
+        across = np.roll(east, -1, 0) - np.roll(west, -1, 0) - np.roll(east, 1, 0)
+        u = u + 0.01 * (across + np.roll(west, 1, 0)) * 30.0 / 4.0
+    assert last == pytest.approx(u, abs=1e-14)
 
 
 def test_rates_for_other_fields(tmp_path, monkeypatch):

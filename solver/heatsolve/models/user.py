@@ -43,6 +43,7 @@ from heatsolve.models.transport.case import TransportInitial
 from heatsolve.models.transport.convection import SCHEMES, Staged
 from heatsolve.stencil import language as points
 from heatsolve.stencil.language import Point
+from heatsolve.stencil.trace import ARRAY, REAL, PointRuleError, record
 
 TAKEN = frozenset(
     ("x", "y", "z", "t", "time", "kind", "steady", "box", "boxes", "file", "point", "points")
@@ -119,6 +120,9 @@ class UserCase(Case):
         if self.time and self.time.cfl is not None and not self.model.equations.diffusivities:
             sentence = f'needs a model with diffusivities, which "{self.model.kind}" has not'
             yield ("time", "cfl"), sentence
+        wraps = len(self.grid.periodic) == len(self.grid.counts)
+        if sentence := mistaken_reads(self.model.equations, len(self.grid.counts), wraps):
+            yield ("model", "kind"), sentence
         yield from self._mistaken_stages()
 
 
@@ -209,6 +213,29 @@ def stage(equations: Equations) -> Point:
         )
 
     return advanced
+
+
+def mistaken_reads(equations: Equations, axes: int, wraps: bool) -> str:
+    """Why no grid of this number of axes can give the values that `rates` reads; "" if one can.
+
+    Fields have one layer of ghosts, whose corners hold values only if all axes are periodic, which
+    `wraps` tells.
+    """
+    kinds = [ARRAY] * len(equations.fields) + [REAL] * (len(equations.parameters) + axes)
+    try:
+        tape = record(equations.rates, tuple(kinds), axes)
+    except PointRuleError as error:
+        return str(error)
+    for number, subscript in tape.loads():
+        shifts = [abs(place.shift) for place in subscript]
+        reads = f"{equations.rates.__name__} reads {equations.fields[number]}"
+        if any(place.scale != 1 for place in subscript):
+            return f"{reads} at multiples of an index: fields have only one grid"
+        if max(shifts) > 1:
+            return f"{reads} {max(shifts)} points away: it can read neighbours only"
+        if sum(shifts) > 1 and not wraps:
+            return f"{reads} at a diagonal neighbour: for that all axes must be periodic"
+    return ""
 
 
 def _demand_names(
