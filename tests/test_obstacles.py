@@ -16,6 +16,7 @@ from heatsolve.control.controller import Start, State
 from heatsolve.errors import CaseError, InputError
 from heatsolve.io.reader import read, summary
 from heatsolve.io.writer import gather
+from heatsolve.linear import iterate
 from heatsolve.models.base import Substep, make_model
 from heatsolve.models.flow.immersed_boundary import Obstacles
 from heatsolve.models.flow.staggered import Staggered
@@ -532,6 +533,49 @@ def test_a_probe_needs_fluid_and_a_restart_the_same_ones(tmp_path):
     with pytest.raises(InputError, match=r"output\.probes: was"):
         run(parse(given + probe % 0.6, "case", ["time.end=0.03"]), "numpy", tmp_path / "case.h5",
             start=Start(restart=True))  # fmt: skip
+
+
+IMPLICIT = "diffusion = 'crank-nicolson'"
+
+
+def of_speed(speed, method, scheme="rk3"):
+    """A flow past a circle whose velocities are multiplied by `speed`, and times divided by it;
+    diffusion is implicit, and there is no circle, with `adams-bashforth`."""
+    step = f"step = {0.01 / speed!r}"
+    step, circle = (step, CIRCLE) if scheme == "rk3" else (f"{step}\n{IMPLICIT}", "")
+    walls = "\n".join(["left.kind = 'inflow'", f"left.velocity_x.value = {speed!r}",
+                       "right.kind = 'outflow'", "bottom.kind = 'free-slip'",
+                       "top.kind = 'free-slip'\n"])  # fmt: skip
+    solver = f"[solver]\nmethod = '{method}'\nprecision = 'float32'\nmax_iterations = 500\n"
+    given = text(walls=walls, nu=0.01 * speed, end=0.1 / speed, time=step, scheme=scheme)
+    given = given.replace("tolerance = 1e-08", "tolerance = 1e-4")
+    return given.replace("[solver]\n", solver) + circle
+
+
+@pytest.mark.parametrize("scheme", ["rk3", "adams-bashforth"])
+@pytest.mark.parametrize("method", ["cg", "mgcg"])
+def test_speeds_whose_squares_float32_does_not_hold(method, scheme, tmp_path):
+    """As far as the tolerance of the pressure tells."""
+    fields = []
+    for power in (0, -40, 40):
+        case = parse(of_speed(2.0**power, method, scheme), "case")
+        result = run(case, "numpy", tmp_path / "case.h5")
+        assert result.outcome.converged or result.outcome.ending == "count"
+        fields.append(2.0**-power * read(result.path).fields["velocity_x"].astype(float))
+    usual, *others = fields
+    for other in others:
+        assert abs(other - usual).max() < 2e-3 * abs(usual).max()
+
+
+@pytest.mark.parametrize("method", ["cg", "mgcg"])
+def test_factors_of_a_pressure_change_no_bits(method, tmp_path, monkeypatch):
+    def velocity():
+        result = run(parse(of_speed(1.0, method), "case"), "numpy", tmp_path / "case.h5")
+        return read(result.path).fields["velocity_x"]
+
+    usual = velocity()
+    monkeypatch.setattr(iterate, "IN_RANGE", {"float32": (1e30, 1e31)})
+    assert velocity().tobytes() == usual.tobytes()
 
 
 def test_obstacles_are_for_flow_only():

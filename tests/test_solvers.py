@@ -6,7 +6,7 @@ import pytest
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.backends.registry import make
 from heatsolve.case.load import parse
-from heatsolve.errors import Diverged, InputError
+from heatsolve.errors import CaseError, Diverged, InputError
 from heatsolve.io.reader import read
 from heatsolve.linear.krylov import ConjugateGradients, MultigridCG
 from heatsolve.linear.stationary import Sor, division_by_diagonal
@@ -318,17 +318,37 @@ def test_lost_digits_of_float32_are_told(capsys, tmp_path):
 
 @pytest.mark.few(4, among="numpy")
 @pytest.mark.parametrize(
-    ("left", "model", "source", "error"),
+    ("left", "model", "source"),
     [
-        (1.0, "conductivity = 1e-35", "0", InputError),
-        (1e-50, "", "0", InputError),
-        (1e39, "", "0", InputError),
-        (0.0, "conductivity = 1e-10", "1e35", Diverged),
+        (1.0, "conductivity = 1e-35", "0"),
+        (1e-50, "", "0"),
+        (1e39, "", "0"),
+        (0.0, "conductivity = 1e-10", "1e35"),
     ],
 )
-def test_what_float32_does_not_hold_is_told(left, model, source, error, backend, tmp_path):
-    with pytest.raises(error, match=r"float32 (does not hold|holds no)"):
+def test_what_float32_does_not_hold_is_told(left, model, source, backend, tmp_path):
+    with pytest.raises(InputError, match=r"float32 (does not hold|holds no)"):
         solve(between_walls(left, model, source=source), tmp_path, backend)
+
+
+@pytest.mark.parametrize(("left", "extent", "source", "error", "said"), [
+    (1e-310, "", "0", CaseError, "float64 holds no digits below 2.2e-308; take other units"),
+    (0.0, "", "1e-310*x", InputError, "float64 does not have all of its digits"),
+    (0.0, "upper = [100.0, 1.0]", "1e307", InputError, "float64 holds no temperatures beyond"),
+    (1e300, "upper = [1e-150, 1.0]", "0", Diverged, "float64 does not hold the norm"),
+])  # fmt: skip
+def test_what_float64_does_not_hold_is_told(left, extent, source, error, said, tmp_path):
+    with pytest.raises(error, match=said):
+        solve(between_walls(left, "", extent, "float64", source), tmp_path)
+
+
+def test_a_step_whose_norm_float64_does_not_hold_is_told(tmp_path):
+    march = "end = 1.0\nstep = 0.5\nscheme = 'backward-euler'"
+    walls = "left.temperature = { value = 1e307 }\nright.temperature = { value = 0.0 }\n"
+    text = case_text("cells = [8]", "", "0", "", "steady = false", boundary=walls, time=march)
+    said = "diverged by step 1 .t = 0.5.: iteration 0: float64 does not hold the norm"
+    with pytest.raises(Diverged, match=said):
+        solve(text, tmp_path)
 
 
 @pytest.mark.few(2)
@@ -485,6 +505,16 @@ def test_an_iteration_that_stalls_is_told_before_it_runs(
     sentence = "a weight below 1, such as solver.weight = 0.9"
     assert (sentence in capsys.readouterr().err) == warned
     assert (sentence in "\n".join(preview(case, "numpy"))) == warned
+
+
+@pytest.mark.parametrize(("lowest", "tolerance", "warned"), [
+    (1e-4, 1e-8, False), (1e-8, 1e-8, True), (1e-8, 1e-12, False),
+])  # fmt: skip
+def test_conductivities_that_differ_more_than_a_tolerance_tells(lowest, tolerance, warned):
+    model = f"conductivity = 'where(x < 0.5, 1, {lowest})'"
+    text = case_text("cells = [6, 5]", "vvgg", solver=f"tolerance = {tolerance}", model=model)
+    said = "\n".join(preview(parse(text, "case"), "numpy"))
+    assert ("conductivities differ by a factor of 1e+08" in said) == warned
 
 
 def test_divergence_is_told(tmp_path):

@@ -73,7 +73,7 @@ class Result:
 
     @property
     def exit_code(self) -> int:
-        return ExitCode.NOT_CONVERGED if self.outcome.ending == "limit" else ExitCode.DONE
+        return ExitCode.NOT_CONVERGED if self.outcome.failed else ExitCode.DONE
 
 
 @dataclass(frozen=True)
@@ -623,12 +623,15 @@ def say_ending(report: Report, case: Case, outcome: Outcome, errors: dict[str, f
         "rounding": f"converged at rounding level {number}, {case.norm_words} {norm:.3e}{relative} "
         f"at a floor of {floor:.3e}",
         "count": f"done, {outcome.count} {unit}",
+        "lost": f"NOT converged {number}: the {case.norm_words} {norm:.3e}{relative} is at "
+        "rounding level, but no smaller than at temperature 0: "
+        f"{case.solver.precision} has too few digits for this method and grid",
         "limit": f"NOT converged {number}"
         + (f", {case.norm_words} {norm:.6e}{relative}" if math.isfinite(norm) else ""),
         "stopped": f"stopped {number}: {outcome.reason}",
     }
     report.line(endings[outcome.ending])
-    if outcome.ending == "limit":
+    if outcome.failed:
         report.line(what_to_try(case, outcome))
     for name, value in errors.items():
         report.line(f"{name.replace('_', ' ')}: {value:.3e}")
@@ -670,6 +673,9 @@ def what_to_try(case: Case, outcome: Outcome) -> str:
         tries = [f'solver.method = "auto" (here: {best})']
     elif method_name(case) == "multigrid":
         tries = ['solver.method = "mgcg"']
+    if outcome.ending == "lost":
+        tries += ["spacings and conductivities that differ less"]
+        return f"try {' or '.join(tries)}"
     tries += [f"a larger solver.max_iterations (it is {solver.max_iterations})"]
     tries += [f"a larger solver.tolerance (it is {solver.tolerance:g})"]
     return f"try {', '.join(tries[:-1])} or {tries[-1]}"

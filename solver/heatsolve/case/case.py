@@ -287,7 +287,7 @@ class Case(Section):
                 yield ("parallel", "halo"), f'must be 1 with method "{method}"{why}'
 
     def _mistaken_expressions(self) -> Found:
-        """Yield expressions in missing axes, or in time if steady, and numbers beyond float32."""
+        """Yield expressions in missing axes, or in time if steady, and numbers out of range."""
         for path, expression in _expressions(self):
             if path[0] == "stop":  # its names are columns of the history
                 continue
@@ -298,11 +298,14 @@ class Case(Section):
                     yield path, f"the case has no {name} axis"
                 elif self.model.steady:
                     yield path, "t has no meaning in a steady case"
-            if self.solver.precision == "float32" and not expression.names:
+            if not expression.names:
                 value = abs(float(expression()))
-                if 0.0 < value < 2.0**-126 or 2.0**128 <= value < math.inf:
-                    sentence = "float32 does not hold it (1.2e-38 to 3.4e38); take other units"
-                    yield path, f'{sentence}, or solver.precision = "float64"'
+                if self.solver.precision == "float32":
+                    if 0.0 < value < 2.0**-126 or 2.0**128 <= value < math.inf:
+                        sentence = "float32 does not hold it (1.2e-38 to 3.4e38); take other units"
+                        yield path, f'{sentence}, or solver.precision = "float64"'
+                elif 0.0 < value < 2.0**-1022:
+                    yield path, "float64 holds no digits below 2.2e-308; take other units"
 
     def _mistaken_fields(self, walls: Collection[str]) -> Found:
         """Yield fields that the model does not have, and missing conditions of its own fields."""

@@ -140,6 +140,7 @@ class Fourier(Method):
 
     queues = False
     direct = True
+    reduces_smooth_errors = True
     checks_without_fall = 1
     fall = 0.1
 

@@ -3,7 +3,8 @@
 import math
 import sys
 import time as clock
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -15,6 +16,7 @@ from heatsolve.linear.multigrid.cycle import Multigrid
 from heatsolve.linear.multigrid.mixed import Refinement
 from heatsolve.linear.stationary import Chebyshev, Jacobi, Sor
 from heatsolve.linear.stopping import (
+    IN_RANGE,
     ConvergenceTest,
     Criterion,
     IterationState,
@@ -143,8 +145,9 @@ class Outcome:
     """How an iteration or a march ended.
 
     `ending`: "tolerance", "rounding" (the residual is at rounding level and falls no further),
-    "count" (the fixed number of iterations, or the end time), "limit" (not converged) or "stopped"
-    (for the `reason` that was given at a pause). `threshold` is a share of the norm `scale`, which
+    "lost" (the same, but the residual is no smaller than for u = 0), "count" (the fixed number of
+    iterations, or the end time), "limit" (not converged) or "stopped" (for the `reason` that was
+    given at a pause). `threshold` is a share of the norm `scale`, which
     `relative_to` names (empty: an absolute tolerance).
     """
 
@@ -161,6 +164,10 @@ class Outcome:
     @property
     def converged(self) -> bool:
         return self.ending in ("tolerance", "rounding")
+
+    @property
+    def failed(self) -> bool:
+        return self.ending in ("limit", "lost")
 
     def times(self, factor: float) -> "Outcome":
         """This outcome with all norms multiplied by `factor`."""
@@ -227,7 +234,7 @@ def solving(
 
     Where squares in norms overflow or underflow, `reset` restores the initial u, and u and b are
     multiplied by a power of two, which rounds nothing; at the end u is divided by it. Raises
-    Diverged if u then overflows; warns if u underflows.
+    InputError if u then overflows; warns if u underflows.
     """
     exponent = resumed.record.get("exponent", 0) if resumed is not None else 0
     if exponent == 0:
@@ -248,6 +255,26 @@ def solving(
     if lost := lost_digits(system, u, largest):
         watcher.warn(lost)
     return outcome.times(back)
+
+
+@contextmanager
+def in_range(method: Method, scale: Callable[[], float]) -> Iterator[float]:
+    """A power of two by which u and b of a method are multiplied within the context.
+
+    It is 1 unless the method takes sums of squares of a residual, near the norm `scale`, that
+    single precision cannot hold. Without under- and overflow it changes no bit of the solution.
+    """
+    backend, (smallest, largest) = method.system.backend, IN_RANGE[method.system.backend.precision]
+    norm = scale() if method.recurrent and backend.precision == "float32" else 1.0
+    factor = 1.0 if norm == 0.0 or smallest <= norm <= largest else 2.0 ** -math.frexp(norm)[1]
+
+    def multiply(*arrays: Any, by: float) -> None:
+        for array in arrays if by != 1.0 else ():
+            backend.sweep(scaled, array, whole(array.shape), array, by)
+
+    multiply(method.u, method.system.b, by=factor)
+    yield factor
+    multiply(method.u, method.system.b, by=1.0 / factor)
 
 
 def iterate(

@@ -165,6 +165,8 @@ class MultigridCG(ConjugateGradients):
     take these out one by one (O. Tatebe, Copper Mountain Conf. on Multigrid Methods 6 (1993), 621).
     """
 
+    reduces_smooth_errors = True
+
     def __init__(
         self, system: System, u: Any, cycle: str = "V", smoother: str = "red-black",
         sweeps: int | None = None,

@@ -100,6 +100,7 @@ class Criterion:
         self.limit = options.iterations or options.max_iterations
         self.every = options.check_interval if self.fixed else options.check_every
         self._system, self._tolerance = system, 0.0 if self.fixed else options.tolerance
+        self._has_callers_scale = scale is not None
         relative = scale is None and not self.fixed and options.is_relative
         self.relative_to = "the right side" if relative else ""
         self._scale: float | Callable[[], float] | None = scale
@@ -164,10 +165,8 @@ class Criterion:
         Where |A| |u| + |b| overflows, |u| + |b| replaces it. n is 0 where scaling cannot help,
         because |u| + |b| is not a normal number. Raises InputError where no n is enough.
         """
-        system = self._system
-        backend, grid = system.backend, system.grid
-        of_u = largest_of(system, u)
-        size = of_u + backend.reduce("max", copy, grid.interior, system.b)
+        system, backend = self._system, self._system.backend
+        of_u, size = largest_of(system, u), largest_given(system, u)
         if not NORMAL[backend.precision] <= size < math.inf:
             return 0
         overflows = not largest < math.inf
@@ -231,6 +230,13 @@ class Criterion:
     def met(self, norm: float) -> bool:
         return not self.fixed and (norm < self.threshold or norm == 0.0)
 
+    def tells_nothing(self, norm: float, u: Any) -> bool:
+        """Whether the norm of a residual is no smaller than the norm for u = 0 inside.
+
+        Where the caller has given the scale, a right side may be rounding itself.
+        """
+        return not self._has_callers_scale and norm >= self._norm_with_walls(u, None) > 0.0
+
     def gate(self, floor: float = 0.0) -> float:
         """The value of an accumulator up to which a device stops, and the host decides: the value
         at the tolerance, or at the norm `floor` if that is higher."""
@@ -258,14 +264,34 @@ def largest_of(system: System, u: Any) -> float:
     return system.backend.reduce("max", copy, system.grid.everything, u)
 
 
+def largest_given(system: System, u: Any) -> float:
+    """The sum of the largest magnitudes of u and of b."""
+    of_b = system.backend.reduce("max", copy, system.grid.interior, system.b)
+    return largest_of(system, u) + of_b
+
+
+def demand_normal(system: System, u: Any) -> None:
+    """Raise InputError where u and b are not 0, but too small for all digits of their type."""
+    largest, precision = largest_given(system, u), system.backend.precision
+    if 0.0 < largest < NORMAL[precision]:
+        raise InputError(
+            f"solver.precision: temperatures and sources are {largest:.1e} at most, and below "
+            f"{NORMAL[precision]:.1e} {precision} does not have all of its digits; take other units"
+        )
+
+
 def lost_digits(system: System, u: Any, largest: float) -> str:
     """The warning that u lost digits when it was divided by a factor 2^n; "" if it did not.
 
-    `largest`: the largest magnitude that u should have. Raises Diverged where u has overflowed.
+    `largest`: the largest magnitude that u should have. Raises InputError where u has overflowed.
     """
     precision = system.backend.precision
     if not largest_of(system, u) < math.inf:
-        raise Diverged(f"diverged: {precision} holds no temperature of {largest:.1e}")
+        most = np.finfo(system.backend.dtype).max
+        raise InputError(
+            f"solver.precision: {precision} holds no temperatures beyond {most:.1e}, and the "
+            "solution exceeds it; take other units"
+        )
     if not 0.0 < largest < NORMAL[precision]:
         return ""
     return (
@@ -447,7 +473,14 @@ class ConvergenceTest:
             state.without_fall += 1
         state.lowest = min(state.lowest, state.norm)
         if state.without_fall == method.checks_without_fall:
-            state.ending = "rounding"
+            self._end_at_rounding(number)
+
+    def _end_at_rounding(self, number: int) -> None:
+        """End where the residual falls no more: u is not the solution if smooth errors remain."""
+        method, criterion, norm = self._method, self._criterion, self.state.norm
+        smooth = method.reduces_smooth_errors
+        lost = not smooth and criterion.tells_nothing(norm, method.solution(number))
+        self.state.ending = "lost" if lost else "rounding"
 
     def _find_floor(self, number: int) -> None:
         method, kind = self._method, self._criterion.kind
@@ -463,7 +496,7 @@ class ConvergenceTest:
             return
         self._find_floor(number)
         if state.norm <= state.floor and state.norm > 0.5 * state.confirmed:
-            state.ending = "rounding"
+            self._end_at_rounding(number)
         state.confirmed = state.norm
 
     def _demand_finite(self, check: ResidualCheck) -> None:
@@ -474,6 +507,9 @@ class ConvergenceTest:
         check.go_back(self._method)
         place = first_not_finite(self._method.system, self._method.solution(number))
         where = place or f"the {what} grew from {first:g} to {norm:g}"
+        if not place and not math.isfinite(first):
+            precision = self._method.system.backend.precision
+            where = f"{precision} does not hold the norm of the {what}; take other units"
         raise Diverged(f"diverged by iteration {number}: {where}")
 
 

@@ -373,6 +373,8 @@ class Method(ABC):
     `queues`: whether steps need nothing from the host, so that a device can run ahead of it.
     `recurrent`: whether the residual is updated by a recurrence, which `confirm` corrects.
     `direct`: whether one step solves the system; further steps only reduce its rounding errors.
+    `reduces_smooth_errors`: whether smooth errors fall as fast as the residual, which hardly shows
+    them.
     `checks_per_floor`: checks after which the rounding level of the residual is computed anew.
     `checks_without_fall`: the number of checks below that level, without a new lowest residual,
     that ends the iteration. `fall`: a residual is a new lowest one if it is less than this share of
@@ -388,6 +390,7 @@ class Method(ABC):
     stays = True
     """Whether `u`, and b of `system`, remain the arrays that the method was given."""
     direct = False
+    reduces_smooth_errors = False
     brings_neighbours = False
     """Whether a check leaves the unknowns of neighbouring processes in the ghosts of u."""
     checks_per_floor = 50

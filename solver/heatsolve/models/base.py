@@ -238,8 +238,8 @@ class Silent:
 
 
 def demand_converged(outcome: Outcome, what: str) -> None:
-    """Raise NotConverged where an iteration inside a step ended at its limit."""
-    if outcome.ending == "limit":
+    """Raise NotConverged where an iteration inside a step did not converge."""
+    if outcome.failed:
         raise NotConverged(
             f"{what} did not converge in {outcome.count} iterations (norm {outcome.norm:.3g})"
         )

@@ -10,7 +10,7 @@ from heatsolve.case.case import Case
 from heatsolve.control.controller import CheckpointController, State, Stopped
 from heatsolve.errors import CaseError, Diverged, InputError, NotConverged
 from heatsolve.linear.iterate import Outcome, Watcher, solving
-from heatsolve.linear.stopping import Criterion
+from heatsolve.linear.stopping import Criterion, demand_normal
 from heatsolve.linear.system import Method, System
 from heatsolve.models.base import ROUNDING, Model, Stepper
 from heatsolve.models.heat.solver import make_method, stall
@@ -67,6 +67,8 @@ def iterating(
 
         again = resumed is not None
         until = yield Pause(problem, at.number, None, at.norm, again, present, back=at.back)
+    if outcome.count == 0 and outcome.norm == 0.0:
+        demand_normal(system, field)
     if system.singular:
         system.remove_mean(field)
     problem.complete(field)
@@ -189,8 +191,8 @@ class TimeLoop:
         except Stopped as stopped:
             stepper.undo()
             self._controller.interrupt(self._capture, stopped.exit_code)
-        except Diverged:  # raised by an iteration inside the step
-            raise log.divergence(stepper, self._number + 1) from None
+        except Diverged as error:  # raised by an iteration inside the step
+            raise log.divergence(stepper, self._number + 1, within=str(error)) from None
         except NotConverged as error:
             self._watcher.warn(str(error))
             stepper.finish()

@@ -27,6 +27,7 @@ class Multigrid(Pairwise):
     """
 
     # A cycle is worth many sweeps, and a run needs about ten.
+    reduces_smooth_errors = True
     checks_per_floor = 4
     checks_without_fall = 2
     fall = 0.5

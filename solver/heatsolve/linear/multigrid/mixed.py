@@ -45,6 +45,7 @@ class Refinement(Method):
     Raises InputError where the elements of A differ too much for single precision.
     """
 
+    reduces_smooth_errors = True
     checks_per_floor = 4
     checks_without_fall = 2
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from heatsolve.case.case import Case
-from heatsolve.linear.iterate import iterate
+from heatsolve.linear.iterate import in_range, iterate
 from heatsolve.linear.stopping import Criterion
 from heatsolve.linear.system import Coefficients, Method, System, added
 from heatsolve.models.base import Silent, demand_converged
@@ -53,11 +53,12 @@ class ImplicitDiffusion:
         interior = problem.grid.interior
         sizes = [backend.reduce("max", copy, interior, array) for array in (now, self._right)]
         scale = max(sizes[0] / dt, sizes[1])
-        criterion = Criterion(
-            self._case.solver, system, self._added, scale=scale, looks_first=False
-        )
-        method.restart()
-        demand_converged(iterate(method, criterion, Silent()), f"the diffusion of {name}")
+        with in_range(method, lambda: scale) as factor:
+            options, scale = self._case.solver, factor * scale
+            criterion = Criterion(options, system, self._added, scale=scale, looks_first=False)
+            method.restart()
+            outcome = iterate(method, criterion, Silent())
+        demand_converged(outcome, f"the diffusion of {name}")
         backend.sweep(added, new, region, now, self._added)
 
     def solver(self, name: str, dt: float, theta: float) -> tuple[System, Method]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from heatsolve.backends import PointSweep
 from heatsolve.case.case import Case
-from heatsolve.linear.iterate import Following, iterate
+from heatsolve.linear.iterate import Following, in_range, iterate
 from heatsolve.linear.stopping import Criterion
 from heatsolve.linear.system import Method, System
 from heatsolve.models.base import Fields, Silent, demand_converged
@@ -125,14 +125,18 @@ class Pressure:
             """The residual of the pressure is the remaining div u, over dt."""
             return max(fastest(), REST * of_rest()) / (spacing * dt)
 
-        # At least one iteration: otherwise a pressure within the tolerance would not change, and a
-        # march would never come to rest.
-        criterion = Criterion(self._case.solver, system, self.now, scale=scale, looks_first=False)
-        method.restart_from_zero()
-        expected = 0 if stage is None else self.counts.get(stage, 0)
-        outcome = iterate(method, criterion, Silent(), expected=expected, following=following)
+        options = self._case.solver
+        with in_range(method, scale) as factor:
+            args = options, system, self.now
+            # At least one iteration: otherwise a pressure within the tolerance would not change,
+            # and a march would never come to rest.
+            criterion = Criterion(*args, scale=lambda: factor * scale(), looks_first=False)
+            method.restart_from_zero()
+            expected = 0 if stage is None else self.counts.get(stage, 0)
+            follow = following if factor == 1.0 else None
+            outcome = iterate(method, criterion, Silent(), expected=expected, following=follow)
         self.now = method.u
-        self.norm = outcome.norm
+        self.norm = outcome.norm / factor
         if stage is not None:
             self.counts[stage] = outcome.count
         demand_converged(outcome, f"the pressure at t = {time:g}")

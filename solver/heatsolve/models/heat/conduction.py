@@ -64,6 +64,10 @@ COMPATIBLE = 1e-10
 """Relative imbalance of sources up to which a problem without given values has a solution."""
 
 
+HIDDEN = 0.1
+"""The least product of a relative tolerance and the ratio of conductivities that is warned of."""
+
+
 class Volumes:
     """The coefficients of the volumes of a block, and the fluxes through their faces.
 
@@ -406,6 +410,14 @@ class Conduction(Model):
     def cautions(self) -> Iterator[Row]:
         if self.case.time is None and (reason := stall(self.case, self.singular)):
             yield "warning", reason
+        conductivity, solver = self.volumes.conductivity, self.case.solver
+        contrast = float(conductivity.max() / conductivity.min())
+        relative = solver.monitor == "residual" and solver.is_relative
+        if relative and self.case.model.steady and contrast * solver.tolerance > HIDDEN:
+            said = f"conductivities differ by a factor of {contrast:.0e}, and a residual of"
+            may = "times the right side may hide large errors where the conductivity is low"
+            what = f"solver.tolerance: {said} {solver.tolerance:g} {may}"
+            yield "warning", f"{what}; compare with a smaller tolerance"
 
     # ---- linear systems ----
 
