@@ -324,6 +324,16 @@ def test_a_comparison_of_lines(tmp_path):
     np.testing.assert_allclose(below.lines[0].get_ydata(), -0.25)
 
 
+def test_a_plane_cannot_be_cut_elsewhere(tmp_path):
+    lines = {"z": np.array([0.45]), "y": np.linspace(0, 1, 5), "x": np.linspace(0, 1, 6)}
+    with FieldFile(tmp_path / "plane.h5", lines, {}, transient=False) as file:
+        file.append({"pressure": np.zeros((1, 5, 6))}, None)
+        file.finish({"case": CASE}, HISTORY)
+    assert figure(tmp_path / "plane.h5", slices={"z": 0.45})
+    with pytest.raises(InputError, match=r"z = 0\.5 is not in .*, which has the plane z = 0\.45"):
+        figure(tmp_path / "plane.h5", slices={"z": 0.5})
+
+
 def test_what_cannot_be_drawn(tmp_path):
     plane, space = flow(tmp_path), flow(tmp_path, (1.0, 1.0, 1.0), "space.h5")
     march = flow(tmp_path, name="march.h5", times=(0.0, 1.0))

@@ -221,7 +221,9 @@ def _nearest(solution: Solution, axis: str, place: float) -> int:
         )
     room = 0.5 * (line[-1] - line[0]) / max(1, len(line) - 1)  # walls lie half a cell beyond cells
     if not line[0] - room * 1.001 <= place <= line[-1] + room * 1.001:
-        raise InputError(f"{axis} = {place:g} is outside {line[0]:g} to {line[-1]:g}")
+        ends = f"outside {line[0]:g} to {line[-1]:g}"
+        alone = f"not in {solution.path}, which has the plane {axis} = {line[0]:g} alone"
+        raise InputError(f"{axis} = {place:g} is {alone if len(line) == 1 else ends}")
     return int(np.argmin(np.abs(line - place)))
 
 

@@ -295,7 +295,8 @@ class Wall(Section):
 
     temperature: Condition | None = None
     """The condition of a field. A wall without a kind needs a condition for every field; a wall
-    with a kind needs only conditions that are not 0."""
+    with a kind needs conditions for velocities that are not 0, and for a temperature and a
+    concentration that a flow carries."""
     concentration: Condition | None = None
     velocity_x: Condition | None = None
     velocity_y: Condition | None = None

@@ -51,7 +51,8 @@ class PointSource(Section):
     one_of = ("index", "position")
 
     field: FieldName
-    """The field to whose equation the density is added."""
+    """The field to whose equation the density is added: `temperature`, since only heat conduction
+    has point sources."""
     index: tuple[Integer, ...] | None = None
     """The index of the unknown along x, y, z, from 0; this or `position`."""
     position: tuple[Real, ...] | None = None
