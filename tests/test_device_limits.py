@@ -185,23 +185,33 @@ def test_old_cards_make_generic_sweeps(card):
     assert chosen(card) == (1, 1, {})
 
 
-def cut_of_cycles(card):
-    """The warps and the planes ahead of blocks in three dimensions, by sweeps of their pass."""
-    kernels = [s for s in chosen(card)[2] if "#define GROUP" in s]
-    return {
-        (defined(s, "RESTRICTS"), defined(s, "T")): (defined(s, "WARPS"), defined(s, "AHEAD"))
-        for s in kernels
+def shapes_of_legs(card, cells=256):
+    """The warps and the planes ahead of blocks that cover a cube, by the sweeps of their leg."""
+    works = {}
+
+    def noted(work, shapes, region, limits):
+        works[work.sweeps] = work
+        return chosen_shape(work, shapes, region, limits)
+
+    chosen_shape = cycle_legs.fastest_shape
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cycle_legs, "fastest_shape", noted)
+        two_steps(Collecting(card), "nodes = [12, 10, 11]", "vgvrvv", "", "multigrid")
+    region = ((1, cells + 1),) * 3
+    shapes = {
+        sweeps: chosen_shape(work, cycle_legs.shapes_of(work), region, CARDS[card])
+        for sweeps, work in works.items()
     }
+    return {sweeps: (shape.warps, shape.ahead) for sweeps, shape in shapes.items()}
 
 
-def test_the_best_shape_is_the_first_that_fits():
-    """What was measured on an H200, where it fits; on an A30 fewer planes are on their way."""
-    assert set(cut_of_cycles("H100").values()) == {(16, 3)} == set(cut_of_cycles("B200").values())
-    assert cut_of_cycles("A30") == cut_of_cycles("A100")
-    assert cut_of_cycles("A30")[0, 4] == (16, 2)
-    assert cut_of_cycles("A30")[1, 0] == (16, 3)
-    assert cut_of_cycles("RTX 4090")[1, 0] == (12, 2)
-    assert all(warps < 16 for warps, _ in cut_of_cycles("RTX 4090").values())
+def test_blocks_of_legs_are_as_large_as_keeps_a_card_busy():
+    """What was fastest on an H100; with less shared memory fewer planes are on their way."""
+    assert shapes_of_legs("H100") == {0: (14, 3), 2: (12, 3), 4: (12, 3)}
+    assert shapes_of_legs("H100", 512)[0] == (16, 3)
+    assert shapes_of_legs("A100")[4] == (12, 3) and shapes_of_legs("A30")[4] == (16, 2)
+    assert {warps for warps, _ in shapes_of_legs("RTX 4090").values()} <= {12, 10, 8}
+    assert {ahead for _, ahead in shapes_of_legs("RTX 4090").values()} == {2, 3}
 
 
 def test_few_multiprocessors_get_long_pieces():

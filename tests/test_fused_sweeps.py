@@ -11,7 +11,14 @@ from test_solvers import case_text
 
 from heatsolve.backends import SweepSequence
 from heatsolve.backends.gpu import cycle_legs, fused_sweeps
-from heatsolve.backends.gpu.fused_sweeps import DEPTHS, LEG, PLAIN, cut, planes_of_piece
+from heatsolve.backends.gpu.fused_sweeps import (
+    DEPTHS,
+    LEG,
+    PLAIN,
+    cut,
+    planes_of_leg,
+    planes_of_piece,
+)
 from heatsolve.backends.gpu.launch import MOST_BLOCKS
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.backends.registry import make
@@ -505,7 +512,8 @@ def test_cycle_legs_in_single_precision(grid):
 def test_tiles_inside(grid, precision, monkeypatch):
     """Small blocks and short pieces, so that some touch no wall, on two levels."""
     monkeypatch.setattr(cycle_legs, "SHAPES_3D", [cycle_legs.Shape(warps=10)])
-    monkeypatch.setattr(fused_sweeps, "cut", lambda *_: (6, 0))
+    for module in (fused_sweeps, cycle_legs):
+        monkeypatch.setattr(module, "planes_of_leg", lambda *_: (6, 1.0))
     upper = grid.replace("cells", "upper").replace("nodes", "upper")
     given = f"{grid}\n{upper}", "vgrvvv", "", "multigrid"
     expected, backend = two_steps(NumpyBackend(precision), *given), Emulated(precision)
@@ -653,6 +661,18 @@ def test_pieces_in_space(extent, tiles):
     if tiles >= 132 and extent >= 510:
         most = -(-pieces * tiles // 132)  # of one processor
         assert most * (planes + 6) < 1.35 * tiles * extent / 132
+
+
+@pytest.mark.parametrize("tiles", [1, 12, 65, 192, 4000])
+@pytest.mark.parametrize("extent", [1, 2, 5, 64, 256, 510])
+def test_pieces_of_legs_in_space(extent, tiles):
+    """The time is not less than that of all planes, shared by all processors."""
+    planes, time = planes_of_leg(extent, tiles, 18, 132)
+    assert planes % 2 == 0 and 2 <= planes <= max(4, extent + extent % 2)
+    assert -(-extent // planes) < MOST_BLOCKS
+    assert time > tiles * extent / 132 or tiles * extent < 132
+    if tiles >= 132 and extent >= 256:
+        assert time < 1.4 * tiles * extent / 132
 
 
 @pytest.mark.parametrize("costs", [LEG, PLAIN])

@@ -45,7 +45,7 @@ EDGE_ROWS = 16
 
 @dataclass(frozen=True)
 class Costs:
-    """The times of pieces relative to a piece inside; in 3D only `sides` counts.
+    """The times of pieces in 2D relative to a piece inside.
 
     `edges`: of a row of the first and the last piece among others; `first`: of a row of the first
     piece alone; `sides`: the time for which the last pieces keep other blocks waiting; `rounds_up`:
@@ -63,6 +63,8 @@ LEG = Costs(edges=2.0, first=2.5, sides=0.3, rounds_up=True)
 PLAIN = Costs(edges=1.4, first=2.0, sides=0.1, rounds_up=False)
 """Of plain sweeps in 2D, whose blocks begin at the sides: fitted to passes of seven sweeps over
 2118 to 16382 rows on an H200."""
+SHORTER = 0.4
+"""The share of its time that a last round of blocks saves where it has hardly any block."""
 SATURATING = 2
 """Blocks of a multiprocessor in 2D from which on another block adds its full time."""
 LARGEST = 1 << 25
@@ -201,7 +203,7 @@ class FusedKernel:
         more = shape.more_planes(self.work)
         args = extents[0], tiles[0] * tiles[1], more
         if self._is_leg:
-            planes, _ = cut(*args, 1, processors)
+            planes, _ = planes_of_leg(*args, processors)
         else:
             planes = planes_of_piece(*args, processors)
         return Launch((tiles[1], tiles[0], _pieces(extents[0], planes)), block, ()), (planes,)
@@ -245,6 +247,24 @@ def planes_of_piece(extent: int, tiles: int, more: int, processors: int) -> int:
     return min(_lengths(extent), key=time)
 
 
+@cache
+def planes_of_leg(extent: int, tiles: int, more: int, processors: int) -> tuple[int, float]:
+    """The planes of each piece of a tile of a leg; and the time of all pieces, in planes.
+
+    A multiprocessor has one block at a time, so blocks run in rounds. A block takes the time of
+    `more` planes in addition to its own. Of all lengths this one takes least time by a model: a
+    last round with fewer blocks than multiprocessors is shorter, by up to SHORTER.
+    """
+
+    def time(length: int) -> float:
+        rounds, rest = divmod(tiles * _pieces(extent, length), processors)
+        last = 1.0 - SHORTER * (1.0 - rest / processors) if rest else 0.0
+        return (rounds + last) * (length + more)
+
+    planes = min(_lengths(extent), key=time)
+    return planes, time(planes)
+
+
 def _pieces(extent: int, length: int) -> int:
     return -(-extent // length)
 
@@ -264,13 +284,13 @@ def cut(
     more: int,
     blocks: int,
     processors: int,
-    at_edges: tuple[int, int] = (0, 0),
-    costs: Costs = LEG,
+    at_edges: tuple[int, int],
+    costs: Costs,
 ) -> tuple[int, int]:
     """The length of each piece of an extent, and by how much the first piece is shorter.
 
     `across` blocks lie beside each other; each goes down `more` rows in addition to its own;
-    `blocks` of them fit a multiprocessor. With `at_edges` the first piece has at least the first
+    `blocks` of them fit a multiprocessor. By `at_edges` the first piece has at least the first
     number of rows, and the last piece, which is begun last, about the second. Of all cuts this one
     takes least time by a model: a full multiprocessor takes as long as its blocks one after the
     other, a multiprocessor with few blocks as long as SATURATING blocks; the last pieces keep the
