@@ -109,11 +109,10 @@ def queued(method: Callable[..., None]) -> Callable[..., None]:
 @dataclass(frozen=True)
 class Posted:
     """The memory in which registers at some addresses are merged and posted: the table of these
-    addresses, a row for each register, and the pinned memory to which the rows are copied."""
+    addresses, and the pinned memory with a row for each register."""
 
     launch: Launch
     table: Any
-    rows: Any
     readback: np.ndarray
 
 
@@ -206,6 +205,11 @@ class DeviceBackend(Backend):
     def pinned(self, shape: Sequence[int], dtype: Any = None) -> np.ndarray:
         """An array in pinned memory of the host, which the device copies to and from by itself; of
         the backend's precision unless another type is named."""
+
+    def mapped(self, host: np.ndarray) -> Any:
+        """The argument with which a kernel writes to pinned memory, which has the same address on
+        the device: a copy of some numbers keeps the device waiting for 10 us."""
+        return self.integer(host.ctypes.data)
 
     @abstractmethod
     def mark(self) -> Callable[[], None]:
@@ -613,11 +617,8 @@ class DeviceBackend(Backend):
     def post_register(self, register: Any) -> None:
         readback = self._readback_of(register)  # made here: no memory is allocated during a capture
 
-        def queue() -> None:
-            self.queue_to_host(readback, register)
-            self.zero(register)
-
-        self.enqueue(queue)
+        args = register, self.integer(SPREAD), self._open, self.mapped(readback)
+        self.enqueue(partial(self._of_checks("merge"), ONE_BLOCK, args))
 
     def posted_register(self, register: Any) -> Callable[[], np.ndarray]:
         readback, wait = self._readback_of(register), self.mark()
@@ -631,7 +632,7 @@ class DeviceBackend(Backend):
     def _readback_of(self, register: Any) -> np.ndarray:
         """The pinned memory to which a register is posted."""
         if id(register) not in self._readbacks:
-            self._readbacks[id(register)] = self.pinned((SPREAD, sums.WIDTH), np.int64)
+            self._readbacks[id(register)] = self.pinned((1, sums.WIDTH), np.int64)
         return self._readbacks[id(register)]
 
     def open_gate(self, continues_at: int = 0) -> None:
@@ -705,9 +706,9 @@ class DeviceBackend(Backend):
         if self.lookahead == 1:
             return super().posted_ledger()
         self.gated = False
-        # The gates and the rows are contiguous, for one copy: each copy makes the host wait.
         copied = self._copied[: HEAD + (len(self._work) + self._confirms) * sums.WIDTH]
-        self.queue_to_host(copied, self.part(self._state, (copied.size,)))
+        args = self._state, self.integer(copied.size), self.mapped(copied)
+        self._of_checks("post")(ONE_BLOCK, args)
         wait, asked = self.mark(), self._continues_at > 0
         work, kinds, confirms = self._work, self._kinds, self._confirms
         done = self.points_updated, self.bytes_moved
@@ -732,8 +733,8 @@ class DeviceBackend(Backend):
         if not accumulators:
             return list
         posted = self._posted_of(accumulators)
-        self._of_checks("merge_several")(posted.launch, (posted.table, posted.rows))
-        self.queue_to_host(posted.readback, posted.rows)
+        args = posted.table, self.mapped(posted.readback)
+        self._of_checks("merge_several")(posted.launch, args)
         wait = self.mark()
 
         def read() -> list[float]:
@@ -754,7 +755,6 @@ class DeviceBackend(Backend):
             self._posted[key] = Posted(
                 replace(ONE_BLOCK, grid=(count, 1, 1)),
                 self.stored(np.array(key, np.int64)),
-                self.integers(count * sums.WIDTH),
                 self.pinned((count * sums.WIDTH,), np.int64),
             )
         return self._posted[key]

@@ -1,4 +1,5 @@
-// The small kernels of checks and of quotients: they read registers.
+// The small kernels of checks and of quotients: they read registers. Rows may lie in the host's
+// memory.
 
 __device__ integer merged(int place, integer one, integer other) {
     return place == TOP || place == LARGEST ? max(one, other) : one + other;
@@ -28,6 +29,11 @@ extern "C" __global__ void merge(integer* reg, integer copies, integer* gate, in
 // Merges registers, a block for each, into rows; clears them.
 extern "C" __global__ void merge_several(integer* const* registers, integer* rows) {
     merge_into(rows + blockIdx.x * WIDTH, registers[blockIdx.x], SPREAD);
+}
+
+// Copies numbers to the host's memory; one block.
+extern "C" __global__ void post(const integer* from, integer count, integer* to) {
+    for (int n = threadIdx.x; n < count; n += blockDim.x) to[n] = from[n];
 }
 
 // Merges registers of a series, a block for each, into the next rows of the ledger; clears them.
