@@ -281,10 +281,8 @@ def generic_kernels():
         tape = signature.tape(point)
         threads = math.prod(cuda_c.shape_of(signature, tape).block)
         yield name, cuda_c.kernel_source("sweep", signature, tape), threads, 0
-    of_checks = (
-        "check", "confirm", "merge", "merge_several", "merge_series", "post", "close_gate", "quotient",
-    )  # fmt: skip
-    for name in of_checks:
+    of_checks = "check", "confirm", "merge", "merge_several", "merge_series", "close_gate"
+    for name in (*of_checks, "post", "quotient"):
         yield name, cuda_c.check_source(), cuda_c.GROUPS * sums.WIDTH, 0
     yield "exchange", cuda_c.peer_source(peers.THREADS, peers.FLAG), peers.THREADS, 0
     functions = tuple((LAPLACE, LAPLACE.tape(heat.laplace), kind) for kind in ("int", "integer"))
