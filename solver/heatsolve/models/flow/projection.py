@@ -127,8 +127,8 @@ class Projection(RungeKutta):
             begin, end = part.start + stage.begin * dt, part.start + stage.end * dt
             if stage.number > 0 or not predicted:
                 self._predict(stage, (new, start, now), begin)  # u* = a u_n + b (u + dt L(u))
-            self._apply_walls(stage, new, now, end)  # velocities at walls and neighbours' faces
-            self._solve_pressure(stage, new, end)  # lap p = div u* / (b dt)
+                self._apply_walls(stage, new, end)  # velocities at walls and neighbours' faces
+            self._solve_pressure(stage, new, now, end)  # lap p = div u* / (b dt)
             self._correct_stage(stage, new, end)  # u = u* - b dt grad p
         if self.is_measured:  # here a device need not wait for its host before
             now = {**new, "pressure": self.pressure.now}
@@ -165,18 +165,19 @@ class Projection(RungeKutta):
         """Let a device predict the first stage of a step of the present length while its host waits
         for the numbers from which the length follows: another length is predicted anew."""
         if self._numbers.holds and len(self._stages) > 1 and self._predicted is None:
-            self._predict(self._stages[0], (self._others[0], self._now, self._now), self.time)
+            stage, now, new = self._stages[0], self._now, self._others[0]
+            self._predict(stage, (new, now, now), self.time)
+            self._apply_walls(stage, new, self.time)
             self._playback.make()
             self._predicted = self._numbers.length
 
-    def _apply_walls(self, stage: Stage, new: Fields, now: Fields, time: float) -> None:
+    def _apply_walls(self, stage: Stage, new: Fields, time: float) -> None:
         problem = self.problem
-        # `now` tells apart what may follow where the first stage was predicted ahead.
-        self._play(f"walls {stage.number}", new, lambda: problem.write_faces(new, time), now)
+        self._play(f"walls {stage.number}", new, lambda: problem.write_faces(new, time))
         if problem.walls_vary:
             problem.demand_balance(time)
 
-    def _solve_pressure(self, stage: Stage, new: Fields, time: float) -> None:
+    def _solve_pressure(self, stage: Stage, new: Fields, now: Fields, time: float) -> None:
         pressure, share, length = self.pressure, stage.b * self._length, self._length
         _, method = pressure.solver(length)
         weights = pressure.weights(stage) if method.needs_start else ()
@@ -184,7 +185,8 @@ class Projection(RungeKutta):
         # The place of the oldest pressure, which a guess overwrites, is part of the name.
         name = f"pressure {stage.number}, {weights}, {id(pressure.older[-1]) if weights else 0}"
         factor = self._numbers.factors[stage.number]
-        self._play(name, new, lambda: pressure.begin(new, factor, length, weights))
+        # `now` tells apart what may follow where the first stage was predicted ahead.
+        self._play(name, new, lambda: pressure.begin(new, factor, length, weights), now)
         self._playback.make()
         if stage.number == 0 and self._asks:
             self._measures.await_speed()
