@@ -55,8 +55,6 @@ class Multigrid(Pairwise):
         `settle`."""
         self._begins_with_layers = False
         """Whether the sweep that gives u and b also brings their layers to an overlapped level."""
-        self._is_spoiled = False
-        """Whether the last cycle has spoiled layers of an overlapped level."""
         self._norm: FusedNorm | None = None
         if norm is not None:
             total = system.backend.accumulator(norm)
@@ -69,7 +67,7 @@ class Multigrid(Pairwise):
         self._old: Any = None
         # Recorded cycles, by the array that a cycle begins with. Full multigrid records its V
         # cycles only when they are needed.
-        self._cycles: dict[tuple[int, bool], Callable[[], None]] = {}
+        self._cycles: dict[int, Callable[[], None]] = {}
         if self._nested:
             self._full = system.replayed(self._solve)
         else:
@@ -95,7 +93,6 @@ class Multigrid(Pairwise):
                 self._play(self._overlapped.descend_after_bringing, u, other)
             else:
                 self._play(self._finest.descend, u, other, *along)
-            self._is_spoiled = False
         else:
             self._bring(*self._copy_in(number))
         (self._replayed_cycle(number) if number or not self._nested else self._full)()
@@ -104,7 +101,6 @@ class Multigrid(Pairwise):
         if norm is not None:
             norm.valid_after = number + 1
             norm.descended_after = number + 1 if norm.in_descent else None
-            self._is_spoiled = norm.in_descent and self._overlapped is not None
         if change is not None:
             interior, new = self.system.grid.interior, self.solution(number + 1)
             old = self._old if copies else self.solution(number)
@@ -114,17 +110,12 @@ class Multigrid(Pairwise):
         """Cycle `number`, recorded for replay."""
         start = number % 2 if self._swaps else 0
         u, other = self._pair[start], self._pair[1 - start]
-        key = id(u), self._is_spoiled
-        if key not in self._cycles:
-            work = partial(self._cycle, u, other, self._is_spoiled)
-            self._cycles[key] = self.system.replayed(work)
-        return self._cycles[key]
+        if id(u) not in self._cycles:
+            self._cycles[id(u)] = self.system.replayed(partial(self._cycle, u, other))
+        return self._cycles[id(u)]
 
-    def _cycle(self, u: Any, other: Any, is_spoiled: bool = False) -> None:
+    def _cycle(self, u: Any, other: Any) -> None:
         level = self._finest
-        if is_spoiled:
-            assert self._overlapped is not None
-            self._overlapped.bring_spoiled(u)
         if self._norm is None or not self._norm.in_descent:
             level.cycle(u, other, self._cycle_index)
             return
@@ -135,13 +126,10 @@ class Multigrid(Pairwise):
     def _descend(self, steps: int, norm: "FusedNorm") -> None:
         """Make the descent of cycle `steps`, which adds the norm of the residual before it."""
         norm.forget()
-        along, level = self._copy_in(steps), self._finest
-        assert isinstance(level, FusedLevel)
-        overlapped = self._overlapped
-        descend = overlapped.bring_and_descend_with_norm if overlapped else level.descend_with_norm
-        self._play(descend, self._newest(steps), *along)
+        along = self._copy_in(steps)
+        assert isinstance(self._finest, FusedLevel)
+        self._play(self._finest.descend_with_norm, self._newest(steps), *along)
         norm.descended_after = norm.valid_after = steps
-        self._is_spoiled = False
 
     def _solve(self) -> None:
         self._finest.begin_nested(self._finest.u)
@@ -218,7 +206,7 @@ class Multigrid(Pairwise):
         system.like(self.u, other)
         self._work_in(u, b)
         self._own = {id(level.u): u, id(level.other): other}
-        # The layers that the descent with the norm needs are there.
+        # The descent that adds the norm has brought the layers.
         self.brings_neighbours = self._norm is not None and self._norm.in_descent
 
     def sweep_start(self, sweep: Callable[[Region], None]) -> None:
@@ -257,7 +245,6 @@ class Multigrid(Pairwise):
         if self._norm is not None:
             self._norm.forget()
             self._norm.descended_after = None
-        self._is_spoiled = False
 
 
 @dataclass

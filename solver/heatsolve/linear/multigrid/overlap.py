@@ -43,11 +43,11 @@ def layers_of(smoothers: Sequence[Smoother]) -> Iterator[int]:
 
     Each sweep spoils one layer. The residual at a point reads one layer more, and its restriction
     two layers below the block. On the finest level the residual after the ascent is wanted for its
-    norm, and without pre-smoothing also for the next descent, which adds the norm. On other levels
-    the result is wanted in the layers from which the next finer level is corrected. The outermost
-    layer holds no unknowns, so it gets no correction.
+    norm, unless there is no pre-smoothing: the descent then adds it. On other levels the result is
+    wanted in the layers from which the next finer level is corrected. The outermost layer holds no
+    unknowns, so it gets no correction.
     """
-    wanted = 1 if smoothers[0].before else 3
+    wanted = 1 if smoothers[0].before else 0
     for smoother in smoothers:
         before, corrected = len(smoother.before), wanted + len(smoother.after)
         yield max(before + 3, before + corrected, corrected + 1)
@@ -331,22 +331,9 @@ class OverlappedLevel(FusedLevel):
         """As `descend`, where the layers are there."""
         return super().descend(u, other)
 
-    def bring_and_descend_with_norm(self, u: Any, *along: Any) -> None:
-        """As `descend_with_norm`, where the layers are not there."""
+    def descend_with_norm(self, u: Any, *along: Any) -> None:
         self.bring(u, *along)
         super().descend_with_norm(u)
-
-    def descend_with_norm(self, u: Any) -> None:
-        """As `FusedLevel.descend_with_norm`, after an ascent, which leaves layers enough for it;
-        the restriction to all layers of the next level needs more."""
-        if self._finds_layers:
-            self.bring(u)
-        super().descend_with_norm(u)
-
-    def bring_spoiled(self, u: Any) -> None:
-        """Bring the layers that an ascent has spoiled, unless the descent has done so."""
-        if not self._finds_layers:
-            self.bring(u)
 
     def finish_cycle(self, smoothed: Any, u: Any, other: Any, cycle_index: int) -> Any:
         # Not in the descent, which adds the norm: after the last cycle nobody needs these layers.
