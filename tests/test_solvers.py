@@ -342,15 +342,6 @@ def test_what_float64_does_not_hold_is_told(left, extent, source, error, said, t
         solve(between_walls(left, "", extent, "float64", source), tmp_path)
 
 
-def test_a_step_whose_norm_float64_does_not_hold_is_told(tmp_path):
-    march = "end = 1.0\nstep = 0.5\nscheme = 'backward-euler'"
-    walls = "left.temperature = { value = 1e307 }\nright.temperature = { value = 0.0 }\n"
-    text = case_text("cells = [8]", "", "0", "", "steady = false", boundary=walls, time=march)
-    said = "diverged by step 1 .t = 0.5.: iteration 0: float64 does not hold the norm"
-    with pytest.raises(Diverged, match=said):
-        solve(text, tmp_path)
-
-
 @pytest.mark.few(2)
 @pytest.mark.parametrize("method", ["multigrid", "cg", "jacobi"])
 def test_every_implicit_step_makes_an_iteration(method, backend, tmp_path):
@@ -508,13 +499,13 @@ def test_an_iteration_that_stalls_is_told_before_it_runs(
 
 
 @pytest.mark.parametrize(("lowest", "tolerance", "warned"), [
-    (1e-4, 1e-8, False), (1e-8, 1e-8, True), (1e-8, 1e-12, False),
+    (1e-4, 1e-8, False), (1e-8, 1e-8, True), (1e-8, 1e-12, False), (1.0, 0.2, False),
 ])  # fmt: skip
 def test_conductivities_that_differ_more_than_a_tolerance_tells(lowest, tolerance, warned):
     model = f"conductivity = 'where(x < 0.5, 1, {lowest})'"
     text = case_text("cells = [6, 5]", "vvgg", solver=f"tolerance = {tolerance}", model=model)
     said = "\n".join(preview(parse(text, "case"), "numpy"))
-    assert ("conductivities differ by a factor of 1e+08" in said) == warned
+    assert ("conductivities differ by a factor of" in said) == warned
 
 
 def test_divergence_is_told(tmp_path):

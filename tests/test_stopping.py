@@ -57,18 +57,21 @@ CRITERION = SimpleNamespace(
     demand_range=lambda norm, u: None,
     norm=lambda value, before: float(value),
     met=lambda norm: norm < 1e-12,
+    tells_nothing=lambda norm, u: True,
 )
 
 
+@pytest.mark.parametrize("smooth, ending", [(True, "rounding"), (False, "lost")])
 @pytest.mark.parametrize("factor", [0.02, 0.05, 0.08, 0.1, 0.15, 0.3])
-def test_the_end_at_the_rounding_level(factor):
+def test_the_end_at_the_rounding_level(factor, smooth, ending):
     """Within four checks, so also a solver with a limit of iterations ends in time."""
     method = Recurrence(factor)
+    method.reduces_smooth_errors = smooth
     test, number = ConvergenceTest(method, CRITERION), 0
     while not test.state.ending:
         test.examine(ResidualCheck(number, number, number), method.residual(number))
         number += 1
-    assert test.state.ending == "rounding"
+    assert test.state.ending == ending
     arrival = next(n for n in range(100) if factor**n < FLOOR)
     assert arrival < number - 1 <= arrival + 4
     assert method.checks == 1

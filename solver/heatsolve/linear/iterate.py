@@ -16,6 +16,7 @@ from heatsolve.linear.multigrid.cycle import Multigrid
 from heatsolve.linear.multigrid.mixed import Refinement
 from heatsolve.linear.stationary import Chebyshev, Jacobi, Sor
 from heatsolve.linear.stopping import (
+    FARTHEST,
     IN_RANGE,
     ConvergenceTest,
     Criterion,
@@ -167,6 +168,7 @@ class Outcome:
 
     @property
     def failed(self) -> bool:
+        """Whether it ended without the solution."""
         return self.ending in ("limit", "lost")
 
     def times(self, factor: float) -> "Outcome":
@@ -266,15 +268,19 @@ def in_range(method: Method, scale: Callable[[], float]) -> Iterator[float]:
     """
     backend, (smallest, largest) = method.system.backend, IN_RANGE[method.system.backend.precision]
     norm = scale() if method.recurrent and backend.precision == "float32" else 1.0
-    factor = 1.0 if norm == 0.0 or smallest <= norm <= largest else 2.0 ** -math.frexp(norm)[1]
+    farthest, _ = FARTHEST[backend.precision]
+    exponent = 0 if norm == 0.0 or smallest <= norm <= largest else -math.frexp(norm)[1]
+    factor = 2.0 ** max(-farthest, min(farthest, exponent))
 
     def multiply(*arrays: Any, by: float) -> None:
         for array in arrays if by != 1.0 else ():
             backend.sweep(scaled, array, whole(array.shape), array, by)
 
     multiply(method.u, method.system.b, by=factor)
-    yield factor
-    multiply(method.u, method.system.b, by=1.0 / factor)
+    try:
+        yield factor
+    finally:
+        multiply(method.u, method.system.b, by=1.0 / factor)
 
 
 def iterate(

@@ -28,6 +28,7 @@ GROWTH = 1e12
 """Growth of a norm beyond its first value that counts as divergence."""
 BELOW_FLOOR = 0.25
 """A residual found by recurrence is not believed below this share of its rounding level."""
+RIGHT_SIDE = "the right side"
 FAST = 0.5
 """A residual that fell to this share since the last check is not at its rounding level."""
 
@@ -102,7 +103,7 @@ class Criterion:
         self._system, self._tolerance = system, 0.0 if self.fixed else options.tolerance
         self._has_callers_scale = scale is not None
         relative = scale is None and not self.fixed and options.is_relative
-        self.relative_to = "the right side" if relative else ""
+        self.relative_to = RIGHT_SIDE if relative else ""
         self._scale: float | Callable[[], float] | None = scale
         if scale is None:
             self._scale = math.ldexp(1.0, exponent or 0)
@@ -235,7 +236,10 @@ class Criterion:
 
         Where the caller has given the scale, a right side may be rounding itself.
         """
-        return not self._has_callers_scale and norm >= self._norm_with_walls(u, None) > 0.0
+        if self._has_callers_scale or self.relative_to not in ("", RIGHT_SIDE):
+            return False
+        of_b = self.scale if self.relative_to else self._norm_with_walls(u, None)
+        return norm >= of_b > 0.0
 
     def gate(self, floor: float = 0.0) -> float:
         """The value of an accumulator up to which a device stops, and the host decides: the value
@@ -373,6 +377,8 @@ class ConvergenceTest:
             state.ending, state.without_fall = "", 0
         elif state.ending == "tolerance" and not self._criterion.met(state.norm):
             state.ending = ""
+        elif state.ending == "lost" and self._criterion.met(state.norm):
+            state.ending = "tolerance"
 
     def most_checks(self, wanted: int) -> int:
         """The number of checks that may be queued before a check at which the host must decide."""

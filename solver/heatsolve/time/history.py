@@ -246,19 +246,15 @@ class Log:
         self._drive_at_end = number, drives[-1]
         return max(max(at_walls, time_step.length * rate) for at_walls, rate in drives)
 
-    def divergence(
-        self, stepper: Stepper, number: int, norm: float = math.nan, within: str = ""
-    ) -> Diverged:
+    def divergence(self, stepper: Stepper, number: int, norm: float = math.nan) -> Diverged:
         """The error of a march that has diverged by step `number`; `norm`: of the change that
-        showed it, if any; `within`: the sentence of the iteration that showed it."""
+        showed it, if any."""
         stepper.finish()
         problem = stepper.problem
         result = [first_not_finite(problem, u, name) for name, u in problem.fields.items()]
         where = next(filter(None, result), "") or largest_place(problem, problem.fields)
         if not any(result) and math.isfinite(norm):
             where = f"the field changes by {norm:.3g} in one step, {where}"
-        elif not any(result) and within:
-            where = within.removeprefix("diverged by ")
         return Diverged(f"diverged by step {number} (t = {stepper.time:g}): {where}")
 
 

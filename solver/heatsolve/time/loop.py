@@ -191,8 +191,8 @@ class TimeLoop:
         except Stopped as stopped:
             stepper.undo()
             self._controller.interrupt(self._capture, stopped.exit_code)
-        except Diverged as error:  # raised by an iteration inside the step
-            raise log.divergence(stepper, self._number + 1, within=str(error)) from None
+        except Diverged:  # raised by an iteration inside the step
+            raise log.divergence(stepper, self._number + 1) from None
         except NotConverged as error:
             self._watcher.warn(str(error))
             stepper.finish()

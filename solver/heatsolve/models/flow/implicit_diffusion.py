@@ -54,10 +54,10 @@ class ImplicitDiffusion:
         sizes = [backend.reduce("max", copy, interior, array) for array in (now, self._right)]
         scale = max(sizes[0] / dt, sizes[1])
         with in_range(method, lambda: scale) as factor:
-            options, scale = self._case.solver, factor * scale
-            criterion = Criterion(options, system, self._added, scale=scale, looks_first=False)
+            args = self._case.solver, system, self._added
+            criterion = Criterion(*args, scale=factor * scale, looks_first=False)
             method.restart()
-            outcome = iterate(method, criterion, Silent())
+            outcome = iterate(method, criterion, Silent()).times(1.0 / factor)
         demand_converged(outcome, f"the diffusion of {name}")
         backend.sweep(added, new, region, now, self._added)
 

@@ -164,7 +164,8 @@ class Projection(RungeKutta):
     def _predict_ahead(self) -> None:
         """Let a device predict the first stage of a step of the present length while its host waits
         for the numbers from which the length follows: another length is predicted anew."""
-        if self._numbers.holds and len(self._stages) > 1 and self._predicted is None:
+        queued = self._numbers.holds and self._machine.replays  # also the exchange of walls
+        if queued and len(self._stages) > 1 and self._predicted is None:
             stage, now, new = self._stages[0], self._now, self._others[0]
             self._predict(stage, (new, now, now), self.time)
             self._apply_walls(stage, new, self.time)

@@ -64,8 +64,9 @@ COMPATIBLE = 1e-10
 """Relative imbalance of sources up to which a problem without given values has a solution."""
 
 
-HIDDEN = 0.1
-"""The least product of a relative tolerance and the ratio of conductivities that is warned of."""
+HIDDEN, CONTRAST = 0.1, 1e3
+"""Beyond this product of a relative tolerance and the ratio of the largest to the smallest
+conductivity there is a warning, if the ratio has this size."""
 
 
 class Volumes:
@@ -412,8 +413,9 @@ class Conduction(Model):
             yield "warning", reason
         conductivity, solver = self.volumes.conductivity, self.case.solver
         contrast = float(conductivity.max() / conductivity.min())
-        relative = solver.monitor == "residual" and solver.is_relative
-        if relative and self.case.model.steady and contrast * solver.tolerance > HIDDEN:
+        relative = solver.monitor == "residual" and solver.is_relative and solver.iterations is None
+        hides = contrast >= CONTRAST and contrast * solver.tolerance > HIDDEN
+        if relative and self.case.model.steady and hides:
             said = f"conductivities differ by a factor of {contrast:.0e}, and a residual of"
             may = "times the right side may hide large errors where the conductivity is low"
             what = f"solver.tolerance: {said} {solver.tolerance:g} {may}"
