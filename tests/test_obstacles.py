@@ -538,6 +538,32 @@ def test_a_probe_needs_fluid_and_a_restart_the_same_ones(tmp_path):
 IMPLICIT = "diffusion = 'crank-nicolson'"
 
 
+def test_a_fluid_at_rest_below_rounding_does_not_diverge(tmp_path):
+    """Its pressure carries a force; the residual is rounding, from which iterations grow."""
+    still = text(walls=STILL, cells=[20, 20], end=0.004, time="step = 0.0002", tolerance=1e-12)
+    box = "[[obstacle]]\nshape = 'box'\nlower = [0.3, 0.3]\nupper = [0.6, 0.7]\n"
+    case = parse(f"{still}[source]\nvelocity_y = -3.0\n{box}", "case")
+    result = run(case, "numpy", tmp_path / "case.h5")
+    assert result.outcome.ending == "count"
+    assert np.ptp(read(result.path).fields["pressure"]) == pytest.approx(3.0 * 0.95, rel=1e-6)
+
+
+@pytest.mark.parametrize("cells", [[16, 8], [32, 16]])
+def test_a_wall_under_an_obstacle_takes_no_heat(cells, tmp_path):
+    """In a fluid at rest as much heat enters at the top as leaves at the bottom."""
+    walls = "\n".join(f"{wall}.kind = 'no-slip'\n{wall}.temperature.value = {value}"
+                      for wall, value in (("bottom", 0.5), ("top", 1.0)))  # fmt: skip
+    box = "\n[[obstacle]]\nshape = 'box'\nlower = [0.7, -0.1]\nupper = [1.3, 0.3]\n"
+    case = parse(text(
+        walls=walls + box, cells=cells, grid="upper = [2.0, 1.0]\nperiodic = ['x']", nu=0.5,
+        model="thermal_diffusivity = 0.3", end=4.0, time="cfl = 0.9",
+    ), "case")  # fmt: skip
+    history = read(run(case, "numba", tmp_path / "case.h5").path).history
+    top, bottom = (history[f"temperature_gradient_{wall}"][-1] for wall in ("top", "bottom"))
+    assert top == pytest.approx(0.41, abs=0.03)
+    assert bottom == pytest.approx(-top, rel=1e-3)
+
+
 def of_speed(speed, method, scheme="rk3"):
     """A flow past a circle whose velocities are multiplied by `speed`, and times divided by it;
     diffusion is implicit, and there is no circle, with `adams-bashforth`."""

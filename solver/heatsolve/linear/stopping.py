@@ -418,7 +418,7 @@ class ConvergenceTest:
         if state.checks == 0 or criterion.monitor != "update" or criterion.total is not None:
             return 0
         norms = np.sqrt(values) if criterion.kind == "sum" else np.array(values, float)
-        goes_on = norms <= min(GROWTH * state.first or math.inf, sys.float_info.max)
+        goes_on = norms <= min(self._most or math.inf, sys.float_info.max)
         if not criterion.fixed:
             goes_on &= (norms >= criterion.threshold) & (norms != 0.0)
         count = norms.size if goes_on.all() else int(np.argmin(goes_on))
@@ -505,9 +505,15 @@ class ConvergenceTest:
             self._end_at_rounding(number)
         state.confirmed = state.norm
 
+    @property
+    def _most(self) -> float:
+        """The largest norm that is no divergence; 0 if no norm is. A first norm may be rounding."""
+        first = self.state.first
+        return GROWTH * max(first, self._criterion.threshold) if first > 0.0 else 0.0
+
     def _demand_finite(self, check: ResidualCheck) -> None:
         norm, first = self.state.norm, self.state.first
-        if math.isfinite(norm) and not norm > GROWTH * first > 0.0:
+        if math.isfinite(norm) and not norm > self._most > 0.0:
             return
         what, number = self._criterion.monitor, check.number
         check.go_back(self._method)

@@ -421,10 +421,12 @@ def courant(at, *args):
 
 @cache
 def slope_outward(axis: int, side: int) -> Point:
-    """dc/dn at a wall, from the cell beside it and the ghost behind."""
+    """dc/dn at a wall, from the cell beside it and the ghost behind; 0 where the array `fluid`, if
+    there are obstacles, is 0."""
 
-    def slope(at, c, per_h):
-        return (c[neighbour(at, axis, 1 if side else -1)] - c[at]) * per_h
+    def slope(at, c, per_h, *fluid):
+        result = (c[neighbour(at, axis, 1 if side else -1)] - c[at]) * per_h
+        return where(fluid[0][at] > 0.0, result, 0.0 * result) if fluid else result
 
     return slope
 

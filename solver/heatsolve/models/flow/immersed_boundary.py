@@ -182,6 +182,8 @@ class ImmersedBoundary:
             for name, stencil in self.stencils.items()
         }
         """Drag, value and owner of each quantity."""
+        self.fluid = {name: place(self.stencils[name].outside + 0.0) for name in problem.carried}
+        """1 where the fluid is and 0 inside obstacles, for each carried quantity."""
         self._mobilities: dict[str, dict[float, Any]] = {name: {} for name in problem.moved}
         self._labels = [
             f"_{n}" if len(case.obstacles) > 1 else "" for n in range(len(case.obstacles))

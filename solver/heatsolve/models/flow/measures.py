@@ -91,7 +91,9 @@ class Measures:
                 beside = ((low, low + 1), (high - 1, high))[side]
                 point, per_h = flow.slope_outward(axis, side), problem.inverse_spacings[axis]
                 at_wall = replaced(region, axis, beside)
-                problem.backend.sweep(point, totals[column], at_wall, fields[name], per_h)
+                fluid = () if problem.bodies is None else (problem.bodies.fluid[name],)
+                args = (fields[name], per_h, *fluid)
+                problem.backend.sweep(point, totals[column], at_wall, *args)
         if problem.bodies is not None:
             problem.bodies.add_forces(fields, problem.second_differences, totals)
 

@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from heatsolve.backends import PointSweep
 from heatsolve.case.case import Case
 from heatsolve.linear.iterate import Following, in_range, iterate
@@ -17,9 +19,10 @@ from heatsolve.models.transport.equations import Stage
 if TYPE_CHECKING:
     from heatsolve.models.flow.staggered import Staggered
 
-REST = 1e-4
+REST, ROUNDINGS = 1e-4, 4.0
 """A fluid counts as at rest below this share of the velocity that forces would give it in a step:
-the forces that no pressure balances are then rounding, to which no iteration converges."""
+the forces that no pressure balances are then rounding, to which no iteration converges. Nor does it
+converge to less than this number of rounding errors of that velocity."""
 
 
 WEIGHTS = {
@@ -64,6 +67,8 @@ class Pressure:
         self.norm = float("nan")
         """The norm at which the last iteration ended."""
         self._speed = problem.backend.accumulator("max")
+        rounding = ROUNDINGS * float(np.finfo(problem.backend.dtype).eps)
+        self._rest = max(REST, rounding / case.solver.tolerance)
         self._solvers: dict[float, Method] = {}
         self.counts: dict[int, int] = {}
         """The iterations of the step before, by stage."""
@@ -123,7 +128,7 @@ class Pressure:
 
         def scale() -> float:
             """The residual of the pressure is the remaining div u, over dt."""
-            return max(fastest(), REST * of_rest()) / (spacing * dt)
+            return max(fastest(), self._rest * of_rest()) / (spacing * dt)
 
         options = self._case.solver
         with in_range(method, scale) as factor:
