@@ -40,7 +40,7 @@ iterations = {iterations}
 backend = "numpy"
 """
 SHORT = CASE.format(points=17, iterations=50)
-LONG = CASE.format(points=130, iterations=20000)
+LONG = CASE.format(points=130, iterations=200000)
 
 # ---- scripts ----------------------------------------------------------------------------------
 
@@ -436,7 +436,7 @@ def test_signal_checkpoint_requeue_continue(cluster):
         assert not (cluster.folder / "case.h5").exists()
     assert cluster.ended(job) == ("COMPLETED", 0), cluster.said(job)
     stored = read(cluster.folder / "case.h5")
-    assert (stored.attributes["ranks"], stored.attributes["iterations"]) == (2, 20000)
+    assert (stored.attributes["ranks"], stored.attributes["iterations"]) == (2, 200000)
     expected = alone(cluster, LONG)
     assert np.array_equal(stored.fields["temperature"].view(np.int64), expected.view(np.int64))
 
