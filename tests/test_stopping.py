@@ -56,6 +56,7 @@ CRITERION = SimpleNamespace(
     begin_with=lambda first: None,
     demand_range=lambda norm, u: None,
     norm=lambda value, before: float(value),
+    threshold=1e-12,
     met=lambda norm: norm < 1e-12,
     tells_nothing=lambda norm, u: True,
 )
