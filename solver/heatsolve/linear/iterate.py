@@ -173,6 +173,8 @@ class Outcome:
 
     def times(self, factor: float) -> "Outcome":
         """This outcome with all norms multiplied by `factor`."""
+        if factor == 1.0:
+            return self
         norms = [factor * norm for norm in self.history["residual"]]
         return replace(
             self,

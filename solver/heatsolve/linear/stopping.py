@@ -28,9 +28,12 @@ GROWTH = 1e12
 """Growth of a norm beyond its first value that counts as divergence."""
 BELOW_FLOOR = 0.25
 """A residual found by recurrence is not believed below this share of its rounding level."""
-RIGHT_SIDE = "the right side"
 FAST = 0.5
 """A residual that fell to this share since the last check is not at its rounding level."""
+
+
+RIGHT_SIDE = "the right side"
+"""The words for the norm to which a tolerance is relative, unless that norm is 0."""
 
 
 class StoppingOptions(Protocol):
@@ -278,10 +281,7 @@ def demand_normal(system: System, u: Any) -> None:
     """Raise InputError where u and b are not 0, but too small for all digits of their type."""
     largest, precision = largest_given(system, u), system.backend.precision
     if 0.0 < largest < NORMAL[precision]:
-        raise InputError(
-            f"solver.precision: temperatures and sources are {largest:.1e} at most, and below "
-            f"{NORMAL[precision]:.1e} {precision} does not have all of its digits; take other units"
-        )
+        raise InputError(_too_small("temperatures and sources", largest, precision))
 
 
 def lost_digits(system: System, u: Any, largest: float) -> str:
@@ -296,11 +296,14 @@ def lost_digits(system: System, u: Any, largest: float) -> str:
             f"solver.precision: {precision} holds no temperatures beyond {most:.1e}, and the "
             "solution exceeds it; take other units"
         )
-    if not 0.0 < largest < NORMAL[precision]:
-        return ""
+    small = 0.0 < largest < NORMAL[precision]
+    return _too_small("temperatures", largest, precision) if small else ""
+
+
+def _too_small(names: str, largest: float, precision: str) -> str:
     return (
-        f"solver.precision: temperatures are {largest:.1e} at most, and below "
-        f"{NORMAL[precision]:.1e} {precision} does not have all of its digits; take other units"
+        f"solver.precision: {names} are {largest:.1e} at most, and below {NORMAL[precision]:.1e} "
+        f"{precision} does not have all of its digits; take other units"
     )
 
 

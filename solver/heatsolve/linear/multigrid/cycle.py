@@ -26,8 +26,8 @@ class Multigrid(Pairwise):
     goes on with V cycles. Cycles may diverge where the conductivity jumps: use `mgcg` there.
     """
 
-    # A cycle is worth many sweeps, and a run needs about ten.
     reduces_smooth_errors = True
+    # A cycle is worth many sweeps, and a run needs about ten.
     checks_per_floor = 4
     checks_without_fall = 2
     fall = 0.5

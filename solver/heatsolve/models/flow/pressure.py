@@ -140,7 +140,7 @@ class Pressure:
             expected = 0 if stage is None else self.counts.get(stage, 0)
             follow = following if factor == 1.0 else None
             outcome = iterate(method, criterion, Silent(), expected=expected, following=follow)
-            outcome = outcome if factor == 1.0 else outcome.times(1.0 / factor)
+            outcome = outcome.times(1.0 / factor)
         self.now = method.u
         self.norm = outcome.norm
         if stage is not None:

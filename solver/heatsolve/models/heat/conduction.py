@@ -29,6 +29,7 @@ from heatsolve.models.heat.solver import (
     Explicit,
     Implicit,
     diffusion_system,
+    doubt,
     make_method,
     method_name,
     stall,
@@ -62,11 +63,6 @@ SCHEMES = {
 }
 COMPATIBLE = 1e-10
 """Relative imbalance of sources up to which a problem without given values has a solution."""
-
-
-HIDDEN, CONTRAST = 0.1, 1e3
-"""Beyond this product of a relative tolerance and the ratio of the largest to the smallest
-conductivity there is a warning, if the ratio has this size."""
 
 
 class Volumes:
@@ -411,15 +407,9 @@ class Conduction(Model):
     def cautions(self) -> Iterator[Row]:
         if self.case.time is None and (reason := stall(self.case, self.singular)):
             yield "warning", reason
-        conductivity, solver = self.volumes.conductivity, self.case.solver
-        contrast = float(conductivity.max() / conductivity.min())
-        relative = solver.monitor == "residual" and solver.is_relative and solver.iterations is None
-        hides = contrast >= CONTRAST and contrast * solver.tolerance > HIDDEN
-        if relative and self.case.model.steady and hides:
-            said = f"conductivities differ by a factor of {contrast:.0e}, and a residual of"
-            may = "times the right side may hide large errors where the conductivity is low"
-            what = f"solver.tolerance: {said} {solver.tolerance:g} {may}"
-            yield "warning", f"{what}; compare with a smaller tolerance"
+        conductivity = self.volumes.conductivity
+        if reason := doubt(self.case, float(conductivity.max() / conductivity.min())):
+            yield "warning", reason
 
     # ---- linear systems ----
 

@@ -86,6 +86,28 @@ def stall(case: Case, singular: bool) -> str:
     )
 
 
+HIDDEN, CONTRAST = 0.1, 1e3
+"""Beyond this product of a relative tolerance and the ratio of the largest to the smallest
+conductivity there is a warning, if the ratio has this size."""
+
+
+def doubt(case: Case, contrast: float) -> str:
+    """Why the tolerance of a steady case may hide errors, and the remedy; "" if it does not.
+
+    `contrast`: the ratio of the largest to the smallest conductivity.
+    """
+    solver = case.solver
+    relative = solver.monitor == "residual" and solver.is_relative and solver.iterations is None
+    hides = contrast >= CONTRAST and contrast * solver.tolerance > HIDDEN
+    if not (relative and case.model.steady and hides):
+        return ""
+    return (
+        f"solver.tolerance: conductivities differ by a factor of {contrast:.0e}, and a residual of "
+        f"{solver.tolerance:g} times the right side may hide large errors where the conductivity "
+        "is low; compare with a smaller tolerance"
+    )
+
+
 # ---- steps in time ----
 
 MOST_AT_ONCE = 1000
