@@ -21,6 +21,7 @@ from heatsolve.backends.gpu import cycle_legs, graphs, peers
 from heatsolve.backends.gpu import device as device_limits
 from heatsolve.backends.gpu import emit as cuda_c
 from heatsolve.backends.gpu.device import CARDS, KIB, Limits, limits_of
+from heatsolve.backends.gpu.fused_sweeps import fastest_shape, strips_over, work_of
 from heatsolve.errors import InputError
 from heatsolve.linear.multigrid import hierarchy
 from heatsolve.models.heat import equations as heat
@@ -183,6 +184,38 @@ def test_blocks_fit_their_card(card, precision):
 @pytest.mark.parametrize("card", GENERIC_ONLY)
 def test_old_cards_make_generic_sweeps(card):
     assert chosen(card) == (1, 1, {})
+
+
+def spread(i, j, u, share, *source):
+    """u and a share of the differences to its neighbours; the next row takes over one of them."""
+    along_i = (u[i + 1, j] - u[i, j]) - (u[i, j] - u[i - 1, j])
+    along_j = (u[i, j + 1] - u[i, j]) - (u[i, j] - u[i, j - 1])
+    result = u[i, j] + share * (along_i + along_j)
+    return result + source[0][i, j] if source else result
+
+
+def strips_of_passes(rows, columns, precision="float64", sources=0):
+    """The strips of an H100 for passes over a field of this size, and the columns of a thread."""
+    field = (False, False)
+    signature = Signature((field, REAL, *[field] * sources), ("array",), (None,), precision, 2)
+    stages, tape = [(0.25, *[np.zeros(1)] * sources)] * 7, signature.tape(spread)
+    work = work_of(tape, signature, stages, [None] * 7, field, columns + 2)
+    args = ((1, rows + 1), (1, columns + 1)), CARDS["H100"]
+    strip = fastest_shape(work, *args)
+    return strips_over(work, strip, *args), strip.columns
+
+
+def test_strips_of_passes_keep_a_card_busy():
+    """Wide strips for large fields; close to the cuts that were the fastest on an H100, where other
+    cuts of the same sizes took up to 70 % longer."""
+    assert strips_of_passes(16384, 16384)[1] == strips_of_passes(8213, 16384)[1] == 4
+    assert strips_of_passes(2048, 2048)[1] == strips_of_passes(1045, 4096)[1] == 2
+    assert strips_of_passes(8192, 8192, sources=1)[1] == 2
+    assert strips_of_passes(4096, 4096, "float32", sources=1)[1] == 4
+    for rows, columns, fewest, most in ((2048, 2048, 76, 92), (1045, 4096, 46, 62)):
+        strips, _ = strips_of_passes(rows, columns)
+        assert fewest <= strips.rows <= most
+        assert strips.across * strips.pieces <= 4 * 132  # all run at once
 
 
 def shapes_of_legs(card, cells=256):

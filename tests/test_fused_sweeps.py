@@ -13,8 +13,6 @@ from heatsolve.backends import SweepSequence
 from heatsolve.backends.gpu import cycle_legs, fused_sweeps
 from heatsolve.backends.gpu.fused_sweeps import (
     DEPTHS,
-    LEG,
-    PLAIN,
     cut,
     planes_of_leg,
     planes_of_piece,
@@ -675,15 +673,15 @@ def test_pieces_of_legs_in_space(extent, tiles):
         assert time < 1.4 * tiles * extent / 132
 
 
-@pytest.mark.parametrize("costs", [LEG, PLAIN])
-@pytest.mark.parametrize("extent", [1, 2, 9, 40, 513, 4097, 16382])
-def test_pieces_in_two_dimensions(extent, costs):
+@pytest.mark.parametrize("extent", [1, 2, 9, 40, 513, 4097, 16382, 1 << 25])
+def test_pieces_in_two_dimensions(extent):
     """Even lengths; the first piece, which may be shorter, has the fewest rows or more."""
     for across in (1, 19, 86):
-        rows, fewer = cut(extent, across, 14, 4, 132, (16, 9), costs)
+        of_blocks = 0.5, 1.5, 2.5, 3.5, 4.5
+        _, _, pieces, rows, fewer = cut(extent, across, 14, of_blocks, 132, (16, 9), 1.6)
         assert rows % 2 == fewer % 2 == 0 and 0 <= fewer < rows
         assert rows - fewer >= 16 or not fewer
-        assert -(-(extent + fewer) // rows) < MOST_BLOCKS
+        assert pieces == -(-(extent + fewer) // rows) < MOST_BLOCKS
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ from heatsolve.backends.gpu.fused_sweeps import (
     LARGEST,
     FusedKernel,
     deepest,
+    fastest_shape,
     reads_neighbours,
     work_of,
 )
@@ -474,7 +475,7 @@ class DeviceBackend(Backend):
         wraps: tuple[bool, ...],
         kinds: tuple[str | None, ...],
     ) -> Any:
-        known: dict[Any, tuple[FusedKernel, Compiled]] = {}
+        known: dict[Any, tuple[FusedKernel, Compiled, Launch]] = {}
 
         def run(
             new: Any,
@@ -486,15 +487,16 @@ class DeviceBackend(Backend):
         ) -> None:
             pitch = u.shape[-1]
             work = work_of(tape, signature, stages, kinds, wraps, pitch)
-            key = work.varying, work.aligned
+            key = work.varying, work.aligned, region, counted, u.shape
             if key not in known:
-                kernel = FusedKernel(work, self.limits)
-                known[key] = kernel, self.c_kernel(kernel.source, kernel.bytes_shared)
-            kernel, queue = known[key]
-            launch, pieces = kernel.launch(region)
-            bounds = [bound for pair in (*region, *counted) for bound in pair]
-            operands = tuple(kernel.operands(new, u, stages, registers))
-            queue(replace(launch, bounds=(*bounds, *pieces, *u.shape, pitch)), operands)
+                kernel = FusedKernel(work, self.limits, fastest_shape(work, region, self.limits))
+                launch, pieces = kernel.launch(region)
+                bounds = [bound for pair in (*region, *counted) for bound in pair]
+                launch = replace(launch, bounds=(*bounds, *pieces, *u.shape, pitch))
+                queue = self.c_kernel(kernel.source, kernel.bytes_shared)
+                known[key] = kernel, queue, launch
+            kernel, queue, launch = known[key]
+            queue(launch, tuple(kernel.operands(new, u, stages, registers)))
 
         return run
 

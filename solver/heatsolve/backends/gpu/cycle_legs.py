@@ -418,8 +418,10 @@ def _ready(
     if len(leg.shape) == 3:  # tiles begin at even rows
         rows = covered[1][0] // 2 * 2, covered[1][1]
         covered = (covered[0], rows, covered[2])
-        shapes = [fastest_shape(work, shapes, covered, backend.limits)]
-    kernel = FusedKernel(work, backend.limits, shapes, text)
+        shape: Any = fastest_shape(work, shapes, covered, backend.limits)
+    else:
+        shape = fitting_shape(work, shapes, backend.limits)
+    kernel = FusedKernel(work, backend.limits, shape, text)
     launch, pieces = kernel.launch(covered)
     counted = leg.region[0] if leg.counted is None else leg.counted, *leg.region[1:]
     bounds = [bound for pair in (*leg.region, *counted) for bound in pair]
