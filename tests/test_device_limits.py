@@ -21,7 +21,7 @@ from heatsolve.backends.gpu import cycle_legs, graphs, peers
 from heatsolve.backends.gpu import device as device_limits
 from heatsolve.backends.gpu import emit as cuda_c
 from heatsolve.backends.gpu.device import CARDS, KIB, Limits, limits_of
-from heatsolve.backends.gpu.fused_sweeps import fastest_shape, strips_over, work_of
+from heatsolve.backends.gpu.fused_sweeps import cut_of, shape_for, work_of
 from heatsolve.errors import InputError
 from heatsolve.linear.multigrid import hierarchy
 from heatsolve.models.heat import equations as heat
@@ -195,14 +195,14 @@ def spread(i, j, u, share, *source):
 
 
 def strips_of_passes(rows, columns, precision="float64", sources=0):
-    """The strips of an H100 for passes over a field of this size, and the columns of a thread."""
+    """The cut of an H100 for passes over a field of this size, and the columns of a thread."""
     field = (False, False)
     signature = Signature((field, REAL, *[field] * sources), ("array",), (None,), precision, 2)
     stages, tape = [(0.25, *[np.zeros(1)] * sources)] * 7, signature.tape(spread)
     work = work_of(tape, signature, stages, [None] * 7, field, columns + 2)
     args = ((1, rows + 1), (1, columns + 1)), CARDS["H100"]
-    strip = fastest_shape(work, *args)
-    return strips_over(work, strip, *args), strip.columns
+    strip = shape_for(work, *args)
+    return cut_of(work, strip, *args), strip.columns
 
 
 def test_strips_of_passes_keep_a_card_busy():
@@ -213,9 +213,9 @@ def test_strips_of_passes_keep_a_card_busy():
     assert strips_of_passes(8192, 8192, sources=1)[1] == 2
     assert strips_of_passes(4096, 4096, "float32", sources=1)[1] == 4
     for rows, columns, fewest, most in ((2048, 2048, 76, 92), (1045, 4096, 46, 62)):
-        strips, _ = strips_of_passes(rows, columns)
-        assert fewest <= strips.rows <= most
-        assert strips.across * strips.pieces <= 4 * 132  # all run at once
+        cut, _ = strips_of_passes(rows, columns)
+        assert fewest <= cut.rows <= most
+        assert cut.across * cut.pieces <= 4 * 132  # all run at once
 
 
 def shapes_of_legs(card, cells=256):

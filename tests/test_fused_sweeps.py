@@ -10,10 +10,11 @@ from test_multigrid import noisy_system
 from test_solvers import case_text
 
 from heatsolve.backends import SweepSequence
+from heatsolve.backends.gpu import backend as gpu_backend
 from heatsolve.backends.gpu import cycle_legs, fused_sweeps
 from heatsolve.backends.gpu.fused_sweeps import (
     DEPTHS,
-    cut,
+    cut_extent,
     planes_of_leg,
     planes_of_piece,
 )
@@ -165,6 +166,25 @@ def test_fused_sweeps_have_the_bits_of_single_sweeps(precision, case, walls, nam
         old, new = new, old
     inside = tuple(slice(*pair) for pair in region)
     assert backend.to_host(got)[inside].tobytes() == backend.to_host(old)[inside].tobytes()
+
+
+@pytest.mark.parametrize("name", MACHINES)
+@pytest.mark.parametrize("walls", WALLS)
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+def test_wide_strips_have_the_bits_of_single_sweeps(precision, walls, name, monkeypatch):
+    """They are made to be the faster ones; a small field has narrow strips."""
+    faster = {(4, 8): (0.1, 0.0), (4, 4): (0.1, 0.0)}
+    monkeypatch.setattr(fused_sweeps, "ROW_TIMES", fused_sweeps.ROW_TIMES | faster)
+    chosen = []
+    fastest = gpu_backend.shape_for
+    monkeypatch.setattr(gpu_backend, "shape_for", lambda *args: noted(chosen, fastest(*args)))
+    test_fused_sweeps_have_the_bits_of_single_sweeps(precision, "explicit heat", walls, name)
+    assert {shape.columns for shape in chosen} == {4}
+
+
+def noted(results, result):
+    results.append(result)
+    return result
 
 
 @COMPILER
@@ -673,15 +693,21 @@ def test_pieces_of_legs_in_space(extent, tiles):
         assert time < 1.4 * tiles * extent / 132
 
 
-@pytest.mark.parametrize("extent", [1, 2, 9, 40, 513, 4097, 16382, 1 << 25])
+@pytest.mark.parametrize("extent", [1, 2, 9, 40, 63, 513, 4097, 16382, 1 << 25])
 def test_pieces_in_two_dimensions(extent):
-    """Even lengths; the first piece, which may be shorter, has the fewest rows or more."""
+    """They cover all rows, and are even, so that they begin at rows of one colour. The first piece,
+    which may be shorter, has the fewest rows or more."""
     for across in (1, 19, 86):
-        of_blocks = 0.5, 1.5, 2.5, 3.5, 4.5
-        _, _, pieces, rows, fewer = cut(extent, across, 14, of_blocks, 132, (16, 9), 1.6)
-        assert rows % 2 == fewer % 2 == 0 and 0 <= fewer < rows
-        assert rows - fewer >= 16 or not fewer
-        assert pieces == -(-(extent + fewer) // rows) < MOST_BLOCKS
+        cut = cut_extent(extent, across, 14, (1.6, 2.6, 3.6, 4.6), 132, (16, 9), 1.6)
+        assert cut.rows % 2 == cut.fewer % 2 == 0 and 0 <= cut.fewer < cut.rows
+        assert cut.rows - cut.fewer >= 16 or not cut.fewer
+        whole = cut.pieces * cut.rows - cut.fewer
+        assert whole - cut.rows < extent <= whole and cut.pieces < MOST_BLOCKS
+
+
+@pytest.mark.parametrize("extent", [7, 25, 33, 63])
+def test_a_piece_takes_a_single_row_that_is_left_over(extent):
+    assert cut_extent(extent, 2000, 14, (1.6, 2.6, 3.6, 4.6), 132, (16, 9), 1.6).pieces == 1
 
 
 @pytest.mark.parametrize(

@@ -42,8 +42,8 @@ from heatsolve.backends.gpu.fused_sweeps import (
     LARGEST,
     FusedKernel,
     deepest,
-    fastest_shape,
     reads_neighbours,
+    shape_for,
     work_of,
 )
 from heatsolve.backends.gpu.graphs import MOST_BESIDE, Replay, SmallSweep, may_share, points_of
@@ -489,7 +489,7 @@ class DeviceBackend(Backend):
             work = work_of(tape, signature, stages, kinds, wraps, pitch)
             key = work.varying, work.aligned, region, counted, u.shape
             if key not in known:
-                kernel = FusedKernel(work, self.limits, fastest_shape(work, region, self.limits))
+                kernel = FusedKernel(work, self.limits, shape_for(work, region, self.limits))
                 launch, pieces = kernel.launch(region)
                 bounds = [bound for pair in (*region, *counted) for bound in pair]
                 launch = replace(launch, bounds=(*bounds, *pieces, *u.shape, pitch))

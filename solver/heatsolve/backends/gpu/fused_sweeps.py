@@ -44,15 +44,17 @@ EDGE_ROWS = 16
 
 
 ROW_TIMES = {(2, 8): (0.6, 1.0), (2, 4): (0.6, 1.0), (4, 8): (4.4, 0.0), (4, 4): (3.7, 0.0)}
-"""The time of a row of a block, by the columns of a thread and the bytes of a number: of a warp
-alone, and for each warp of a scheduler in addition (a multiprocessor has SCHEDULERS)."""
+"""The time of a row of a block, by the columns of a thread and the bytes of a number: a time that
+does not depend on other blocks, and a time for each warp of a scheduler, of which a multiprocessor
+has SCHEDULERS. Narrow strips take turns; wide ones wait for their own results instead."""
 SCHEDULERS = 4
 EDGE_TIMES = {2: 1.6, 4: 2.4}
 """The time of a row of the first piece relative to a row inside, by the columns of a thread."""
 WAIT = 0.06
 """The share of a round of blocks for which the last pieces keep other blocks waiting."""
 SHORTER = 0.4
-"""The share of its time that a last round of blocks saves where it has hardly any block."""
+"""In three dimensions, the share of its time that a last round of blocks saves where it has hardly
+any block."""
 LARGEST = 1 << 25
 """The largest extent: beyond it CUDA may allow too few blocks, or 32-bit indices may overflow."""
 
@@ -75,8 +77,8 @@ def shapes_of(work: FusedSweeps) -> Sequence[Any]:
 
     Where rows take over values from each other, arithmetic is much of the time: wide strips compute
     fewer values twice (16384 squared in an eighth less time), but a small field has too few of them
-    to keep a device busy, see `fastest_shape`. In double precision they are slower with arrays
-    beside the field. In space two rows a thread leave registers for all values (a pass of Jacobi's
+    to keep a device busy, see `shape_for`. In double precision they are slower where rows of other
+    arrays are kept. In space two rows a thread leave registers for all values (a pass of Jacobi's
     iteration with a source on 256 cubed takes 227 us; with 20 warps, and three quarters of the
     registers, 301).
     """
@@ -93,20 +95,20 @@ def fitting_shape(work: FusedSweeps, shapes: Sequence[Any], limits: Limits) -> A
     return next(fitting, None)
 
 
-def fastest_shape(work: FusedSweeps, region: Region, limits: Limits) -> Any:
+def shape_for(work: FusedSweeps, region: Region, limits: Limits) -> Any:
     """The shape that makes plain sweeps of a region in least time; raises ValueError if none fits.
 
-    In two dimensions this is the first shape that fits the device of each width, by `strips_over`.
+    In two dimensions the first shape of each width that fits the device is tried by `cut_of`.
     """
     shapes = shapes_of(work)
-    if work.signature.dimension == 2:
-        of_width = [[s for s in shapes if s.columns == columns] for columns in (4, 2)]
-        fitting = [s for s in (fitting_shape(work, some, limits) for some in of_width) if s]
-        shapes = sorted(fitting, key=lambda strip: strips_over(work, strip, region, limits).time)
-    shape = fitting_shape(work, shapes, limits)
-    if shape is None:
+    two = work.signature.dimension == 2
+    of_widths = [[s for s in shapes if s.columns == c] for c in (4, 2)] if two else [shapes]
+    fitting = [s for s in (fitting_shape(work, some, limits) for some in of_widths) if s]
+    if not fitting:
         raise ValueError("fused sweeps for which a block of this device has no room")
-    return shape
+    if len(fitting) == 1:
+        return fitting[0]
+    return min(fitting, key=lambda strip: cut_of(work, strip, region, limits).time)
 
 
 def deepest(tape: Tape, signature: Signature, limits: Limits) -> int:
@@ -169,7 +171,7 @@ class FusedKernel:
         self, work: FusedSweeps, limits: Limits, shape: Any, source: Source | None = None
     ):  # fmt: skip
         self.work, self._limits, self._shape = work, limits, shape
-        self._is_leg = source is not None or work.corrects or work.restricts
+        self._is_leg = source is not None  # in three dimensions
         self._two = work.signature.dimension == 2
         source = source or (source_2d if self._two else source_3d)
         self.source = source(work, shape)
@@ -183,8 +185,8 @@ class FusedKernel:
         """
         shape, block = self._shape, (32 * self._shape.warps, 1, 1)
         if self._two:
-            strips = strips_over(self.work, shape, region, self._limits)
-            return Launch((strips.across, strips.pieces, 1), block, ()), (strips.rows, strips.fewer)
+            cut = cut_of(self.work, shape, region, self._limits)
+            return Launch((cut.across, cut.pieces, 1), block, ()), (cut.rows, cut.fewer)
         extent = region[0][1] - region[0][0]
         tiles = shape.tiles(self.work, *region[1:])
         more, processors = shape.more_planes(self.work), self._limits.processors
@@ -264,9 +266,9 @@ def _lengths(extent: int) -> Iterator[int]:
             yield length
 
 
-class Strips(NamedTuple):
-    """The blocks of strips that cover a region: `across` beside each other, each with a number of
-    `pieces` of `rows` below each other, the first of which has `fewer`; and the time of all."""
+class Cut(NamedTuple):
+    """A region in strips, `across` blocks of them beside each other, and below each other `pieces`
+    of `rows`, of which the first lacks `fewer`; and the time of all."""
 
     time: float
     across: int
@@ -275,33 +277,31 @@ class Strips(NamedTuple):
     fewer: int
 
 
-def strips_over(work: FusedSweeps, strip: Strip, region: Region, limits: Limits) -> Strips:
-    """The strips that cover a region in least time."""
+def cut_of(work: FusedSweeps, strip: Strip, region: Region, limits: Limits) -> Cut:
+    """The cut of a region into strips that takes least time."""
     (low, high), last = region
     extent = high - (low // 2 * 2 if even(work) else low)
-    strips = _pieces(last[1] - last[0] // 2 * 2, strip.width(work))
-    threads, bytes_shared = 32 * strip.warps, strip.bytes_shared(work)
+    across = _pieces(_pieces(last[1] - last[0] // 2 * 2, strip.width(work)), strip.warps)
     # With fewer rows in the first or last piece, the piece beside it would be an edge, too.
     beyond = work.sweeps + work.has_residual + 2 + (work.margin or 0)
     least_first = lead(work) + beyond
     edges = max(EDGE_ROWS, least_first + least_first % 2), beyond
     more = lead(work) + work.sweeps + work.has_residual
-    blocks = min(strip.blocks, limits.blocks(threads, bytes_shared))
+    blocks = min(strip.blocks, limits.blocks(32 * strip.warps, strip.bytes_shared(work)))
     times = ROW_TIMES[strip.columns, work.bytes]
-    of_blocks = tuple(row_time(times, n * strip.warps) for n in range(blocks + 1))
-    across = _pieces(strips, strip.warps)
+    of_blocks = tuple(row_time(times, (n + 1) * strip.warps) for n in range(blocks))
     of_edge = EDGE_TIMES[strip.columns]
-    return cut(extent, across, more, of_blocks, limits.processors, edges, of_edge)
+    return cut_extent(extent, across, more, of_blocks, limits.processors, edges, of_edge)
 
 
 def row_time(times: tuple[float, float], warps: int) -> float:
     """The time of a row of a strip on a multiprocessor with this number of warps."""
-    alone, for_each = times
-    return alone + for_each * _pieces(warps, SCHEDULERS)
+    always, of_warp = times
+    return always + of_warp * _pieces(warps, SCHEDULERS)
 
 
 @cache
-def cut(
+def cut_extent(
     extent: int,
     across: int,
     more: int,
@@ -309,39 +309,41 @@ def cut(
     processors: int,
     at_edges: tuple[int, int],
     of_edge: float,
-) -> Strips:
+) -> Cut:
     """The pieces of an extent, `across` beside each other.
 
-    Each goes down `more` rows in addition to its own; `of_blocks` are the times of a row for 0, 1,
-    2, ... blocks on a multiprocessor, `of_edge` the time of a row of the first piece relative to
+    Each goes down `more` rows in addition to its own; `of_blocks` are the times of a row for 1, 2,
+    ... blocks on a multiprocessor, `of_edge` the time of a row of the first piece relative to
     these. By `at_edges` the first piece has at least the first number of rows, and the last piece,
-    which is begun last, about the second; all others are as long as each other, and the first takes
-    the rows that are left over. Of all cuts this one takes least time by a model: blocks run in
-    rounds, in a last round as many on each multiprocessor as are left; the last pieces keep the
-    other blocks waiting; the kernel ends no earlier than its first piece. Fitted to 5,000 cuts of
-    66 passes and legs on an H100 and an H200: the chosen cut takes 3 % longer than the best one, on
-    the mean.
+    which is begun last, about the second, unless pieces are shorter; all others are equal, and the
+    first takes the rows that are left over. Of these cuts this one takes least time by a model:
+    blocks run in rounds, in a last round as many on each multiprocessor as are left; the last
+    pieces keep the other blocks waiting; the kernel ends no earlier than its first piece. Fitted to
+    6,000 cuts of 89 passes and legs on an H100 and an H200: the chosen cut takes 3 % longer than
+    the best one, on the mean.
     """
     least_first, least_last = at_edges
     edges = least_first + least_last if extent > 4 * least_first else 0
-    full, most = of_blocks[-1], (len(of_blocks) - 1) * processors
+    full, most = of_blocks[-1], len(of_blocks) * processors
     found = []
-    for length in dict.fromkeys(_equal_lengths(extent - edges)):
+    for length in _equal_lengths(extent - edges, rounded_up=not edges):
         first = min(least_first + (extent - edges) % length // 2 * 2, length) if edges else length
         pieces = _pieces(extent + length - first, length)
         rounds, rest = divmod(across * pieces, most)
-        last = of_blocks[_pieces(rest, processors)] if rest else 0.0
+        last = of_blocks[_pieces(rest, processors) - 1] if rest else 0.0
         time = (rounds * full + last + WAIT * full) * (length + more)
         if edges:
             time = max(time, of_edge * (full if rounds else last) * (first + more))
-        found.append(Strips(time, across, pieces, length, length - first))
+        found.append(Cut(time, across, pieces, length, length - first))
     return min(found)
 
 
-def _equal_lengths(extent: int) -> Iterator[int]:
-    """The lengths of 1, 2, 3, ... equal pieces of an extent, or of most of it: even numbers, so
-    that all pieces begin at rows of one colour."""
+def _equal_lengths(extent: int, rounded_up: bool) -> set[int]:
+    """The lengths of 1, 2, 3, ... equal pieces of an extent: even numbers, so that all pieces begin
+    at rows of one colour, `rounded_up` where no other piece takes the rows that are left over."""
     least, most = LENGTHS
     shortest = max(least, extent // MOST_BLOCKS + 2)
-    for pieces in range(1, max(extent // shortest, 1) + 1):
-        yield max(least, min(extent // pieces // 2 * 2, most))
+    fewest = _pieces(extent, most)
+    counts = range(fewest, max(extent // shortest, fewest) + 1)
+    halves = (_pieces(extent, 2 * n) if rounded_up else extent // (2 * n) for n in counts)
+    return {max(least, min(2 * half, most)) for half in halves}
