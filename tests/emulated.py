@@ -7,6 +7,7 @@ in both ways depends neither on the order of warps nor on the time of copies.
 """
 
 import ctypes
+import fcntl
 import functools
 import math
 import os
@@ -60,15 +61,19 @@ def compiled(kind, source, *options):
         cache_folder() or Path(tempfile.mkdtemp())
     ) / f"emulated_{digest(header(), source, *options)}.{kind}"
     if not path.exists():
-        # Another process may want the same file: it sees all of it or nothing.
-        own = path.with_suffix(f".{os.getpid()}.{kind}")
-        file = own.with_suffix(".cpp")
-        file.write_text(source)
-        command = ["g++", *OPTIONS, *options, str(file), "-o", str(own)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr[:3000]
-        own.replace(path)
-        file.unlink()
+        # The processes of a run want the same file: one makes it, the others wait.
+        with path.with_suffix(".cpp").open("a+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if not path.exists():
+                file.truncate(0)
+                file.write(source)
+                file.flush()
+                own = path.with_suffix(f".{os.getpid()}.{kind}")
+                command = ["g++", *OPTIONS, *options, file.name, "-o", str(own)]
+                done = subprocess.run(command, capture_output=True, text=True)
+                assert done.returncode == 0, done.stderr[:3000]
+                own.replace(path)
+                os.unlink(file.name)
     return path
 
 
