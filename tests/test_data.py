@@ -369,6 +369,30 @@ def test_a_run_and_a_check_say_what_they_read(folder):
     assert "the velocities are projected: the march begins without divergence" in said
 
 
+@pytest.mark.parametrize(("form", "how"), [("flux", "linearly"), ("advective", "point by point")])
+def test_a_velocity_from_data_that_diverges_is_told(form, how, tmp_path, capsys):
+    """A vortex in a box, at the centres of cells: between them it is interpolated to faces."""
+    centres = (np.arange(24) + 0.5) / 24
+    x, y = np.meshgrid(np.pi * centres, np.pi * centres)
+    np.save(tmp_path / "u.npy", np.sin(x) * np.cos(y))
+    np.save(tmp_path / "v.npy", -np.cos(x) * np.sin(y))
+    closed = {"concentration": {"gradient": 0}}
+    velocity = [{"file": str(tmp_path / name)} for name in ("u.npy", "v.npy")]
+    case = {
+        "model": {"kind": "transport", "velocity": velocity, "form": form},
+        "grid": {"cells": [24, 24]},
+        "initial": {"concentration": 1},
+        "boundary": dict.fromkeys(("left", "right", "bottom", "top"), closed),
+        "time": {"end": 0.1, "cfl": 0.5},
+    }
+    result = heatsolve.run(case, backend="numpy", quiet=False)
+    said = capsys.readouterr()
+    assert f"24 x 24 points, {how}" in said.out.replace("interpolated ", "")
+    assert ("velocity: div v is not 0 (up to 0.1" in said.err) == (form == "flux")
+    spread = np.ptp(np.asarray(result["concentration"][-1]))
+    assert spread > 0.1 if form == "flux" else spread < 1e-14
+
+
 def test_a_users_model_reads_data(folder, monkeypatch):
     monkeypatch.setattr("heatsolve.case.load.REGISTERED", {})
 

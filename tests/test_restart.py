@@ -16,14 +16,17 @@ import pytest
 from many import Impatient, assert_same, texts
 
 import heatsolve.linear.system
+from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.case.case import Case
 from heatsolve.case.load import load, parse
 from heatsolve.control.controller import Start
 from heatsolve.errors import FileFailure, InputError, Interrupted
 from heatsolve.io.reader import read
 from heatsolve.linear.iterate import FEWEST_ON_DEVICE
+from heatsolve.models.base import make_model
 from heatsolve.report import Report
 from heatsolve.runner import run
+from heatsolve.time.step_size import time_step_controller
 
 ALL = dict(texts())
 RESTART = Start(restart=True)
@@ -235,6 +238,17 @@ def test_a_step_that_the_end_made_short_is_none_of_a_longer_march(name, tmp_path
     with pytest.raises(InputError, match="its last step was shortened"):
         heatsolve.run(case | table, restart=True, output=tmp_path / "a.h5", **longer)
     heatsolve.run(case | table, output=tmp_path / "a.h5", overwrite=True, **longer)
+
+
+@pytest.mark.parametrize("lid", ["1 + sin(9*t)", "sin(9*t)", "1 - t"])
+def test_the_first_step_does_not_tell_the_end(lid):
+    """Where walls vary in time, steps are tried that may reach beyond the end."""
+    text = '[grid]\ncells = [12, 12]\n[model]\nkind = "flow"\nviscosity = 0.01\n[boundary]\n'
+    text += "".join(f'{name}.kind = "no-slip"\n' for name in ("left", "right", "bottom", "top"))
+    text += f'top.velocity_x.value = "{lid}"\n[time]\nend = 1\ncfl = 0.5'
+    cases = [parse(text, "case", [f"time.end={end}"]) for end in (0.3, 1.0, 2.7)]
+    problems = [make_model(case, NumpyBackend()) for case in cases]
+    assert len({time_step_controller(problem).step for problem in problems}) == 1
 
 
 def test_an_exact_number_of_iterations_goes_on_behind_the_rounding_level(tmp_path):

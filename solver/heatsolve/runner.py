@@ -356,12 +356,11 @@ def read_data(problem: Model, report: Report) -> None:
     """Read the fields of the case that are data, make their digests, and report how the data are
     interpolated to the grid (asks all processes)."""
     case, data_fields = problem.case, list(problem.case.data())
-    axes = [f"velocity_{axis.name}" for axis in problem.whole.axes]
     for key, data in data_fields:
-        name, places = key.rpartition(".")[2], problem.whole
-        if case.scheme == "staggered" and name in axes:
-            places = places.faces(axes.index(name))
-        report.line(described(key, data, places))
+        report.line(described(key, data, problem.places_of_data(key)))
+    if any(key.startswith("model.velocity") for key, _ in data_fields):
+        for label, text in problem.cautions():
+            report.warn(f"{label}: {text}")
     if data_fields:
         assert problem.fields  # evaluated first: digests then reuse the values in memory
         make_digests(case, problem.ranks)

@@ -427,6 +427,10 @@ class Model(ABC):
         """The grid with the positions of a field."""
         return self.grid
 
+    def places_of_data(self, key: str) -> Grid:
+        """The whole grid with the positions at which a key of the case is evaluated."""
+        return self.whole
+
     def scale(self, name: str, fields: Mapping[str, Any]) -> tuple[float, float]:
         """The offset that a file subtracts from a field, and the factor it then multiplies by."""
         return 0.0, 1.0

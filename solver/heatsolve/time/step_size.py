@@ -199,14 +199,13 @@ class FollowingTimeSteps(TimeStepController):
         """Choose the longest step for `spare` times the velocities, and the forces, until its end.
 
         Walls and forces vary until the end of a step. So a step that they do not allow is tried
-        again, shorter by a factor of SHORTER at most: it may only have reached too far ahead.
+        again, shorter by a factor of SHORTER at most: it may only have reached too far ahead. The
+        first trial takes the present alone, so that a march to a later end has the same step.
         """
         problem, end = self._problem, self.time.end
         assert self.time.cfl is not None
-        step = min(longest, end, self._reach())
-        self._ends_all = step == end
+        step, times = min(longest, self._reach()), [time]
         while True:
-            times = self._times(time, step, ENDS + WITHIN)
             now = speeds_at(*times)
             floor = FLOOR * self._courant_rate(now) if spare > 1.0 else 0.0
             speeds = [
@@ -216,16 +215,21 @@ class FollowingTimeSteps(TimeStepController):
             try:
                 limit = self.time.cfl * problem.stable_step_at(speeds)
             except InputError:
-                if not problem.walls_vary or step < SHORTEST_STEP:
+                if not problem.walls_vary or len(times) == 1 or step < SHORTEST_STEP:
                     raise
                 limit = 0.0  # walls are too fast later in the step
             else:
                 if limit == 0.0:  # allowed to be unstable, and no step is stable
                     return
             allowed = min(limit, self._step_of_forces(times, fields))
-            if step <= allowed * (1.0 + SHORTFALL):
+            if len(times) == 1:
+                step = min(step, allowed, end)
+                self._ends_all = step == end
+            elif step <= allowed * (1.0 + SHORTFALL):
                 break
-            step, self._ends_all = max(allowed, step / SHORTER), False
+            else:
+                step, self._ends_all = max(allowed, step / SHORTER), False
+            times = self._times(time, step, ENDS + WITHIN)
         short = step == longest
         self._chosen_for = speeds
         # Where only the step before bounds this step, the next step is chosen anew.

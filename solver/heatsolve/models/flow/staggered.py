@@ -118,6 +118,11 @@ class Staggered(MultiFieldModel):
     def places(self, name: str) -> Grid:
         return self._faces.get(name, self.grid)
 
+    def places_of_data(self, key: str) -> Grid:
+        name = key.rpartition(".")[2]
+        across = self.components.index(name) if name in self.components else None
+        return self.whole if across is None else self.whole.faces(across)
+
     # ---- walls -------------------------------------------------------------------------------
 
     def write_wall(self, array: Any, name: str, wall: Wall, time: float) -> None:

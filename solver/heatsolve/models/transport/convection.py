@@ -97,6 +97,12 @@ class Convection(Staged):
             result.append(self.backend.to_device(evaluate(grid, f"model.velocity.{n}", expression)))
         return tuple(result)
 
+    def places_of_data(self, key: str) -> Grid:
+        velocity, _, number = key.rpartition(".")
+        if velocity != "model.velocity" or not self.in_flux_form:
+            return self.whole
+        return self.whole.faces(self.grid.dimension - 1 - int(number))
+
     @cached_property
     def wall_lines(self) -> tuple[Any, ...]:  # type: ignore[override]
         """For x, y, z the lines of the low and of the high wall that `transport.stage` takes."""
