@@ -381,7 +381,7 @@ def _of_staggered(d: int) -> list[Entry]:
         Entry(f"{d}d-filled-inside", flow.filled, d, (u, marks, u), (0,)),
         Entry(f"{d}d-enstrophy", flow.enstrophy, d, (*velocities, *spacings), ("sum",)),
         Entry(f"{d}d-courant", flow.courant, d, (*velocities, *spacings), ("max",)),
-        Entry(f"{d}d-divergence", flow.divergence, d, (*velocities, *spacings), ("max",)),
+        Entry(f"{d}d-divergence", transport.divergence, d, (*velocities, *spacings), ("max",)),
         Entry(f"{d}d-scaled-divergence", flow.scaled_divergence, d,
               (REAL, *velocities, *spacings)),
         Entry(f"{d}d-projected-outflow", flow.projected_outflow, d, (u, u, *given), (0,)),

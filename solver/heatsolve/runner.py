@@ -358,12 +358,11 @@ def read_data(problem: Model, report: Report) -> None:
     case, data_fields = problem.case, list(problem.case.data())
     for key, data in data_fields:
         report.line(described(key, data, problem.places_of_data(key)))
-    if any(key.startswith("model.velocity") for key, _ in data_fields):
-        for label, text in problem.cautions():
-            report.warn(f"{label}: {text}")
     if data_fields:
         assert problem.fields  # evaluated first: digests then reuse the values in memory
         make_digests(case, problem.ranks)
+        for sentence in problem.doubts_of_data():
+            report.warn(sentence)
 
 
 def with_layers(case: Case, machine: Backend, ranks: Ranks) -> Case:

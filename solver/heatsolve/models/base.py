@@ -431,6 +431,10 @@ class Model(ABC):
         """The whole grid with the positions at which a key of the case is evaluated."""
         return self.whole
 
+    def doubts_of_data(self) -> Iterator[str]:
+        """Sentences on data that do not fit the model (asks all processes)."""
+        yield from ()
+
     def scale(self, name: str, fields: Mapping[str, Any]) -> tuple[float, float]:
         """The offset that a file subtracts from a field, and the factor it then multiplies by."""
         return 0.0, 1.0

@@ -20,6 +20,7 @@ momentum. Its forms:
 from functools import cache
 from typing import Any
 
+from heatsolve.models.transport.equations import divergence
 from heatsolve.stencil.language import (
     ZERO,
     Mirrored,
@@ -318,17 +319,8 @@ def leaving(component: int) -> Point:
     return rate
 
 
-def divergence(at, *args):
-    """div u of a cell; the components and then 1 / h of each axis, slowest axis first."""
-    count = len(args) // 2
-    total = 0.0
-    for axis, (v, per_h) in enumerate(zip(args[:count], args[count:], strict=True)):
-        total = total + (v[at] - v[face_before(at, axis)]) * per_h
-    return total
-
-
 def scaled_divergence(at, factor, *args):
-    """A number times `divergence`: the right side of the pressure's equation."""
+    """A number times div u: the right side of the pressure's equation."""
     return factor * divergence(at, *args)
 
 

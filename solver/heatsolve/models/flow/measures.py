@@ -9,6 +9,7 @@ import numpy as np
 from heatsolve.backends import Accumulator, PointSweep
 from heatsolve.models.base import Fields, Measured
 from heatsolve.models.flow import equations as flow
+from heatsolve.models.transport import equations as transport
 from heatsolve.parallel.halo import replaced
 from heatsolve.stencil.grid import WALLS
 
@@ -76,7 +77,7 @@ class Measures:
             # Enstrophy also reads ghosts at walls of other blocks.
             problem.halo.exchange(*velocities)
         of_cells = {
-            "divergence": (flow.divergence, args),
+            "divergence": (transport.divergence, args),
             "courant": (flow.courant, args),
             "kinetic_energy": (flow.kinetic_energy, tuple(velocities)),
             "enstrophy": (flow.enstrophy, args),

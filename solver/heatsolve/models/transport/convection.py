@@ -20,6 +20,8 @@ SAMPLES = 16
 """Points along each axis at which the divergence of a given velocity is computed."""
 STEP = 1e-4
 """Half the distance between the points of these differences, as a share of the axis."""
+DIVERGES = 1e-3
+"""A velocity diverges if |div v| h exceeds this share of its largest speed, the sum of all axes."""
 CONVECTIONS = {
     "backward": "backward differences",
     "upwind": "first-order upwind differences",
@@ -102,6 +104,22 @@ class Convection(Staged):
         if velocity != "model.velocity" or not self.in_flux_form:
             return self.whole
         return self.whole.faces(self.grid.dimension - 1 - int(number))
+
+    def doubts_of_data(self) -> Iterator[str]:
+        given = [key for key, _ in self.case.data() if key.startswith("model.velocity")]
+        if not (self.in_flux_form and given):
+            return
+        axes, reduce, inside = self.grid.axes, self.backend.reduce, self.grid.interior
+        per_h = [1.0 / axis.spacing for axis in axes]
+        v = self.velocities[::-1]
+        largest = reduce("max", transport.divergence, inside, *v, *per_h)
+        speeds = [reduce("max", copy, inside, each) for each in v]
+        if largest > DIVERGES * sum(u * n for u, n in zip(speeds, per_h, strict=True)):
+            yield (
+                f"model.velocity: at faces, where the data are interpolated, div v is up to "
+                f"{largest:.3g} /s: u is compressed and thinned, as div(v u) has it; "
+                'form = "advective" carries it unchanged'
+            )
 
     @cached_property
     def wall_lines(self) -> tuple[Any, ...]:  # type: ignore[override]

@@ -300,6 +300,16 @@ RUNGE_KUTTA = {
 """The stages of each scheme, in their order."""
 
 
+def divergence(at, *args):
+    """div v of a cell; the components at the faces above the points, then 1 / h of each axis, slowest
+    axis first."""
+    count = len(args) // 2
+    total = 0.0
+    for axis, (v, per_h) in enumerate(zip(args[:count], args[count:], strict=True)):
+        total = total + (v[at] - v[neighbour(at, axis, -1)]) * per_h
+    return total
+
+
 def negative_part(at, v):
     """The part of a velocity that is negative."""
     return where(v[at] < 0.0, v[at], 0.0 * v[at])
