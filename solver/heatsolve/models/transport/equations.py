@@ -301,8 +301,8 @@ RUNGE_KUTTA = {
 
 
 def divergence(at, *args):
-    """div v of a cell; the components at the faces above the points, then 1 / h of each axis, slowest
-    axis first."""
+    """div v of a cell; the components at the faces above the points, and then 1 / h of each axis,
+    slowest axis first."""
     count = len(args) // 2
     total = 0.0
     for axis, (v, per_h) in enumerate(zip(args[:count], args[count:], strict=True)):
