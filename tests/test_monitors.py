@@ -59,6 +59,45 @@ def test_a_march_stops_when_its_monitors_are_steady(kind, backend, tmp_path):
     assert not any(ends) and condition.holds(rows)
 
 
+SPREADING = """
+[model]
+kind = "transport"
+diffusivity = 1
+[grid]
+cells = [8]
+[boundary]
+left.concentration.value = "{}"
+right.concentration.value = 0
+[time]
+end = {}
+step = 0.002
+tolerance = {}
+[output]
+probes = [[0.5]]
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "least"), [("min(10*t, 1)", 0.1), ("where(t > 0.3, 1, 0)", 0.3), ("1 + exp(-9*t)", 0)]
+)
+def test_a_march_is_steady_when_its_walls_are(given, least, tmp_path):
+    """Nothing changes in the first step, which has the walls of t = 0. A wall that still changes,
+    but by less than the tolerance, is at rest."""
+    case = parse(SPREADING.format(given, 9, 1e-6), "case")
+    result = run(case, "numpy", tmp_path / "a.h5")
+    assert result.exit_code == 0 and result.outcome.ending == "tolerance"
+    history = read(result.path).history
+    assert least + 1.0 < history["time"][-1] < 8.0
+    assert history["probe_0_concentration"][-1] == pytest.approx(0.5, abs=1e-5)
+
+
+def test_a_march_whose_walls_turn_is_not_steady(tmp_path):
+    """Its rate of change is 0 in the first step."""
+    case = parse(SPREADING.format("sin(2*pi*t)**3", 0.6, 1e-3), "case")
+    result = run(case, "numpy", tmp_path / "a.h5")
+    assert result.exit_code == 3 and result.outcome.count == 300
+
+
 def test_a_condition_ends_at_its_first_row(tmp_path):
     path = run(bar(HOT), "numpy", tmp_path / "a.h5").path
     values = read(path).history["probe_0_temperature"]

@@ -426,8 +426,8 @@ class Time(Section):
     allow_unstable: StrictBool = False
     """Warn of an unstable explicit step in place of refusing it."""
     tolerance: PositiveReal | None = None
-    """The march ends as steady when the norm of its change is at most this; exit code 3 if it is
-    not steady at `end`."""
+    """The march ends as steady when the norm of its change is at most this, and walls and sources
+    rest until `end`; exit code 3 if it is not steady at `end`."""
     norm: Literal["max", "sum-change"] = "max"
     """`max`: the largest rate of change. `sum-change`: the change of the first field's sum in a
     step, relative to that sum."""

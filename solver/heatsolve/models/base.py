@@ -682,7 +682,7 @@ class MultiFieldModel(Model):
         if demanded and self.flows_backward():
             raise InputError(
                 'model.convection: "backward" is unstable where a velocity is negative '
-                '(use "upwind", or set time.allow_unstable = true)'
+                f"({self.other_convection}set time.allow_unstable = true)"
             )
         return self.stable_step_at(self.speeds(self.fields, 0.0))
 
@@ -704,6 +704,8 @@ class MultiFieldModel(Model):
 
     stable_choice = '"rk3"'
     """Values of the keys with which some step is stable."""
+    other_convection = ""
+    """The advice to take a convection that negative velocities do not make unstable, if any."""
 
     def flows_backward(self) -> bool:
         """Whether any velocity is negative at t = 0, walls included (asks all processes)."""

@@ -23,7 +23,7 @@ from heatsolve.stencil.grid import Axis
 from heatsolve.stencil.language import copy, scaled
 from heatsolve.time.integrals import Integrals
 from heatsolve.time.schedule import Schedule
-from heatsolve.time.step_size import TimeStep
+from heatsolve.time.step_size import WITHIN, TimeStep
 from heatsolve.time.stop_condition import StopCondition
 
 CHECKS_AT_START = 10
@@ -68,6 +68,10 @@ class Log:
         self._drive_at_end: tuple[int, tuple[float, float]] | None = None
         """The last step for which `Model.driving_magnitudes` was evaluated, and its values at the
         end of the step."""
+        self._rests: tuple[float, bool] | None = None
+        """The last time at which walls and sources were examined, and whether they rest."""
+        self._step = 0.0
+        """The length of the last checked step (s)."""
         self.history: dict[str, list[Any]]
         self.history = {"iteration": [], "residual": [], "time": [], "dt": []}
         self._condition, self.stopped = StopCondition(problem.case.stop), ""
@@ -77,8 +81,28 @@ class Log:
 
     @property
     def steady(self) -> bool:
-        """Whether the march has come to a steady state within `time.tolerance`."""
-        return self._tolerance is not None and self.state.norm <= self._tolerance
+        """Whether the march has come to a steady state within `time.tolerance`, in which walls and
+        sources keep it until the end."""
+        if self._tolerance is None or not self.state.norm <= self._tolerance:
+            return False
+        return not self._problem.driven_in_time or self._drive_rests(self._tolerance)
+
+    def _drive_rests(self, tolerance: float) -> bool:
+        """Whether walls change by no more than `tolerance` a second, and sources by no more than it
+        in all, from the start of the last step to some times until the end."""
+        now, end = self.state.time, self._problem.case.march.end
+        if self._rests is None or self._rests[0] != now:
+            drive = self._problem.driving_magnitudes
+            at_walls, of_sources = drive(now)
+            distances = (-self._step, *((end - now) * share for share in (*WITHIN, 1.0)))
+            drives = ((abs(distance), *drive(now + distance)) for distance in distances)
+            rests = all(
+                abs(wall - at_walls) <= tolerance * seconds
+                and abs(source - of_sources) <= tolerance
+                for seconds, wall, source in drives
+            )
+            self._rests = now, rests
+        return self._rests[1]
 
     def samples(self, number: int, time_step: TimeStep) -> bool:
         """Whether `output.sample` asks for a row of the history after step `number`."""
@@ -155,13 +179,14 @@ class Log:
             if self._norm == "l2":
                 norms = zip(self.history["residual"], self.history["dt"], strict=True)
                 self.history["residual"] = [norm / dt for norm, dt in norms]
+        self._step = self.history["dt"][-1] if len(self.history["dt"]) else 0.0
         if self._lines and LINE_TIME not in self.history:  # earlier versions read lines in each row
             self.history[LINE_TIME] = list(self.history["time"])
         self._ask()
 
     def drive_anew(self) -> None:
         """After new walls or sources: compare the next changes as at the start of a march."""
-        self.state.looks, self._drive_at_end = 0, None
+        self.state.looks, self._drive_at_end, self._rests = 0, None, None
 
     def check(self, stepper: Stepper, number: int, time_step: TimeStep, sampled: bool) -> None:
         """Check the change in step `number`, and add a row to the history.
@@ -170,6 +195,7 @@ class Log:
         Diverged where the change grows without bound.
         """
         state, dt = self.state, time_step.length
+        self._step = dt
         columns: dict[str, float] | None = None
         if self._has_row(sampled):
             (change,), columns = stepper.posted_measures(self.change)()

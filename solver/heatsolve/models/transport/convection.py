@@ -143,6 +143,7 @@ class Convection(Staged):
         return tuple(result)
 
     stable_choice = '"rk3", or "upwind"'
+    other_convection = 'use "upwind", or '
 
     def flows_backward(self) -> bool:
         return super().flows_backward() or any(below for below, _ in self._given_speeds())
