@@ -225,6 +225,8 @@ class FollowingTimeSteps(TimeStepController):
             if len(times) == 1:
                 step = min(step, allowed, end)
                 self._ends_all = step == end
+                if not problem.driven_in_time:  # later times would tell the same
+                    break
             elif step <= allowed * (1.0 + SHORTFALL):
                 break
             else:

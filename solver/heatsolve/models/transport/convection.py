@@ -22,6 +22,10 @@ STEP = 1e-4
 """Half the distance between the points of these differences, as a share of the axis."""
 DIVERGES = 1e-3
 """A velocity diverges if |div v| h exceeds this share of its largest speed, the sum of all axes."""
+DIVERGING = (
+    'u is compressed and thinned, as div(v u) has it; form = "advective" carries it unchanged'
+)
+"""The consequence of a velocity that diverges, in flux form, and the remedy."""
 CONVECTIONS = {
     "backward": "backward differences",
     "upwind": "first-order upwind differences",
@@ -106,7 +110,7 @@ class Convection(Staged):
         return self.whole.faces(self.grid.dimension - 1 - int(number))
 
     def doubts_of_data(self) -> Iterator[str]:
-        given = [key for key, _ in self.case.data() if key.startswith("model.velocity")]
+        given = any(key.startswith("model.velocity") for key, _ in self.case.data())
         if not (self.in_flux_form and given):
             return
         axes, reduce, inside = self.grid.axes, self.backend.reduce, self.grid.interior
@@ -115,11 +119,8 @@ class Convection(Staged):
         largest = reduce("max", transport.divergence, inside, *v, *per_h)
         speeds = [reduce("max", copy, inside, each) for each in v]
         if largest > DIVERGES * sum(u * n for u, n in zip(speeds, per_h, strict=True)):
-            yield (
-                f"model.velocity: at faces, where the data are interpolated, div v is up to "
-                f"{largest:.3g} /s: u is compressed and thinned, as div(v u) has it; "
-                'form = "advective" carries it unchanged'
-            )
+            at_faces = "at faces, where the data are interpolated, div v is up to"
+            yield f"model.velocity: {at_faces} {largest:.3g} /s: {DIVERGING}"
 
     @cached_property
     def wall_lines(self) -> tuple[Any, ...]:  # type: ignore[override]
@@ -194,8 +195,7 @@ class Convection(Staged):
 
     def cautions(self) -> Iterator[Row]:
         if self.in_flux_form and (largest := divergence_of_velocity(self.case)) > 0.0:
-            text = f"div v is not 0 (up to {largest:.3g} /s): u is compressed and thinned, "
-            yield "velocity", text + 'as div(v u) has it; form = "advective" carries it unchanged'
+            yield "velocity", f"div v is not 0 (up to {largest:.3g} /s): {DIVERGING}"
 
 
 def divergence_of_velocity(case: Case) -> float:
