@@ -2,6 +2,7 @@
 
 import ctypes
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -282,21 +283,22 @@ def test_direct_messages_wait_for_the_packing_only(device):
     assert device.done == ["wait"]
 
 
+@pytest.mark.parametrize("alignment", [1, ALIGNMENT])
 @pytest.mark.parametrize("shapes", [SHAPES, REDUCING])
 @pytest.mark.parametrize(
     "region",
     [((3, 900),), ((2, 17), (1, 400)), ((1, 1_700_000), (0, 9)), ((1, 5), (2, 9), (1, 200)),
      ((0, 300_001), (1, 2), (0, 3)), ((1, 3), (1, 640_001), (1, 65))],
 )  # fmt: skip
-def test_launches_cover_a_region_once_within_the_limits(region, shapes):
-    shape, points = shapes[len(region)], 0
+def test_launches_cover_a_region_once_within_the_limits(region, shapes, alignment):
+    shape, points = replace(shapes[len(region)], alignment=alignment), 0
     for launch in launches(region, shape):
         low = launch.bounds[0::2]
         extents = [high - at for at, high in zip(low, launch.bounds[1::2], strict=True)]
         points += math.prod(extents)
         assert max(launch.grid[1:]) <= MOST_BLOCKS
         (x, y, _), (across, down, deep) = launch.block, launch.grid
-        assert x * y % 32 == 0 and x * across >= extents[-1] + low[-1] % ALIGNMENT
+        assert x * y % 32 == 0 and x * across >= extents[-1] + low[-1] % alignment
         if len(region) == 2:
             assert extents[0] <= down * y * shape.rows < extents[0] + y * shape.rows
         if len(region) == 3:

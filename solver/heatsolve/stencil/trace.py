@@ -361,9 +361,10 @@ class Signature:
     device's gate is closed. `apart`: the arrays, by their names in generated code, with extents of
     their own; all other arrays share one set of extents. `narrow`: the arrays in single precision,
     by the same names, of a sweep that computes in double. `pairs`: whether a thread may load and
-    store two neighbours of the innermost axis at once. `few`: whether a sweep has few points, so
-    that each thread updates few of them. `wraps`: for each axis, whether the first argument is read
-    at the other end where a point has no neighbour in the region; empty: never.
+    store two neighbours of the innermost axis at once. `aligned`: whether rows of arrays begin with
+    a cache line. `few`: whether a sweep has few points, so that each thread updates few of them.
+    `wraps`: for each axis, whether the first argument is read at the other end where a point has no
+    neighbour in the region; empty: never.
     """
 
     arguments: tuple[Any, ...]
@@ -375,6 +376,7 @@ class Signature:
     apart: tuple[str, ...] = ()
     narrow: tuple[str, ...] = ()
     pairs: bool = False
+    aligned: bool = False
     few: bool = False
     wraps: tuple[bool, ...] = ()
 

@@ -54,6 +54,7 @@ from heatsolve.backends.gpu.launch import (
     Launch,
     Shape,
     arrays_of,
+    begin_with_lines,
     begin_with_pairs,
     launches,
     layout,
@@ -347,11 +348,11 @@ class DeviceBackend(Backend):
 
     def _compile(self, point: Point, signature: Signature, tape: Tape) -> Any:
         arrays = arrays_of(signature)
-        kernels: dict[tuple[tuple[str, ...], bool, bool], tuple[Compiled, Shape]] = {}
+        kernels: dict[Any, tuple[Compiled, Shape]] = {}
         known: dict[Any, tuple[Signature, tuple[int, ...], bool]] = {}
 
         def kernel_of(here: Signature, pairs: bool, few: bool) -> tuple[Compiled, Shape]:
-            key = here.apart, pairs, few
+            key = here.apart, here.aligned, pairs, few
             if key not in kernels:
                 here = replace(here, pairs=pairs, few=few)
                 kernels[key] = self._kernel(point.__name__, here, tape), shape_of(here, tape)
@@ -365,7 +366,8 @@ class DeviceBackend(Backend):
             if key not in known:
                 none = (), (1,) * (len(region) - 1)  # for a sum of numbers alone
                 apart, extents = layout(arrays, shapes) if arrays else none
-                here = replace(signature, apart=apart)
+                aligned = begin_with_lines(extents, len(region))
+                here = replace(signature, apart=apart, aligned=aligned)
                 around = zip(region, signature.wraps, strict=False)
                 extents += tuple([high - low for (low, high), wraps in around if wraps])
                 extents = tuple(map(self.integer, extents))

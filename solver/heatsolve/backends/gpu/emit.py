@@ -28,7 +28,7 @@ import numpy as np
 
 from heatsolve.backends import Signature
 from heatsolve.backends import exact_sums as sums
-from heatsolve.backends.gpu.launch import ALIGNMENT, SPREAD, Shape, shape_of
+from heatsolve.backends.gpu.launch import SPREAD, Shape, shape_of
 from heatsolve.stencil.language import INDEX_NAMES
 from heatsolve.stencil.trace import INTEGER, LEAVES, Coordinate, Operation, Tape, spelled
 
@@ -106,7 +106,8 @@ def thread_indices(signature: Signature, dialect: Dialect, shape: Shape) -> list
     """The statements that find a thread's first point and its place in the arrays."""
     axes, rows = INDEX_NAMES[: signature.dimension], shape.rows
     thread = dialect.thread("x") if shape.columns == 1 else f"({dialect.thread('x')}) * 2"
-    x = f"{thread} - low_{axes[-1]} % {ALIGNMENT}"
+    aligned = f" - low_{axes[-1]} % {shape.alignment}" if shape.alignment > 1 else ""
+    x = f"{thread}{aligned}"
     values = {
         1: {"i": f"low_i + {x}"},
         2: {"j": f"low_j + {x}", "i": f"low_i + ({dialect.thread('y')}) * {rows}"},

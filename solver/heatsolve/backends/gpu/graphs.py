@@ -11,7 +11,7 @@ its own threads. A kernel with independent sweeps alone has as many blocks as th
 import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -89,7 +89,8 @@ class SmallSweep:
         """Its function: with indices of 32 bits where they reach all elements, which is faster."""
         shapes = [getattr(operand, "shape", ()) for operand in self.operands]
         narrow = all(math.prod(shape) <= MOST_IN_32_BITS for shape in shapes)
-        return self.signature, self.tape, "int" if narrow else "integer"
+        signature = replace(self.signature, aligned=False)  # which says nothing of its text
+        return signature, self.tape, "int" if narrow else "integer"
 
     def dependencies(self, address: Callable[[Any], int]) -> Dependencies:
         """The parts of arrays that the sweep writes and reads."""

@@ -7,7 +7,7 @@ axis.
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -15,7 +15,8 @@ from heatsolve.backends import Region, Signature
 from heatsolve.stencil.trace import Tape
 
 ALIGNMENT = 32
-"""Threads begin at a column that is a multiple of this: a warp then touches whole cache lines."""
+"""Where rows of arrays are multiples of this, threads begin at such a column: a warp then touches
+whole cache lines. Elsewhere they begin at the region's first column, which spares a block a row."""
 SPREAD = 64
 """Copies of a register over which the warps of a launch spread their atomic additions."""
 MOST_BLOCKS = 65535
@@ -32,15 +33,17 @@ class Shape:
     """Points of the slowest axis that one thread updates."""
     columns: int = 1
     """Points of the innermost axis that one thread updates: one or two."""
+    alignment: int = 1
+    """Threads begin at a column that is a multiple of this."""
 
 
 SHAPES = {1: Shape((256, 1), 1), 2: Shape((128, 2), 4), 3: Shape((64, 4), 3)}
 """Shapes by dimension, measured on an H200."""
-SEVERAL = {1: Shape((256, 1), 1), 2: Shape((128, 2), 1), 3: Shape((256, 1), 1)}
+SEVERAL = {1: Shape((256, 1), 1), 2: Shape((128, 2), 1), 3: Shape((256, 2), 1)}
 """Shapes for sweeps of several outputs."""
 MANY_LOADS = 12
 """The fewest values read by a sweep of several outputs of which neighbours share many."""
-SEVERAL_OF_MANY = {1: Shape((256, 1), 1), 2: Shape((64, 2), 4), 3: Shape((32, 4), 2)}
+SEVERAL_OF_MANY = {1: Shape((256, 1), 1), 2: Shape((64, 2), 4), 3: Shape((32, 4), 4)}
 """Shapes for such sweeps: a thread keeps the values for its next point in registers."""
 FEW_POINTS = 1 << 19
 """The most points of a sweep whose time is the latency of a thread, not the traffic."""
@@ -63,6 +66,11 @@ neighbours and 7 to 22 % off sweeps with variable coefficients (H200).
 
 def shape_of(signature: Signature, tape: Tape) -> Shape:
     """The shape for the threads of a sweep."""
+    shape = _untuned(signature, tape)
+    return replace(shape, alignment=ALIGNMENT if signature.aligned else shape.columns)
+
+
+def _untuned(signature: Signature, tape: Tape) -> Shape:
     if signature.pairs:
         return PAIRS[signature.dimension]
     count = len(signature.outputs)
@@ -97,7 +105,7 @@ def launches(region: Region, shape: Shape) -> tuple[Launch, ...]:
     Axes of a launch: x is the innermost axis, y the next, z the slowest of three.
     """
     x, y = shape.block
-    width = region[-1][1] - region[-1][0] // ALIGNMENT * ALIGNMENT
+    width = region[-1][1] - region[-1][0] // shape.alignment * shape.alignment
     if len(region) == 3 and width < x:  # few points along the innermost axis: threads for the next
         narrow = 1 << (max(width, 1) - 1).bit_length()
         x, y = narrow, x * y // narrow
@@ -171,6 +179,11 @@ def layout(
             apart.append((array.name, shape))
     extents = [extent for shape in (common, *[shape for _, shape in apart]) for extent in shape[1:]]
     return tuple(name for name, _ in apart), tuple(extents)
+
+
+def begin_with_lines(extents: Sequence[int], dimension: int) -> bool:
+    """Whether the rows of the arrays begin with a cache line. `extents`: see `layout`."""
+    return dimension == 1 or extents[dimension - 2] % ALIGNMENT == 0
 
 
 def may_pair(tape: Tape, signature: Signature, extents: tuple[int, ...]) -> bool:
