@@ -236,6 +236,23 @@ def test_where_an_obstacle_stands_makes_no_difference(tmp_path):
     assert forces[0] == pytest.approx(forces[1], rel=1e-9)
 
 
+@pytest.mark.parametrize("form", ["central", "upwind3"])
+def test_a_force_has_the_level_of_the_pressure_in_the_file(form, tmp_path):
+    """Also on a box on a wall, whatever constant the pressure's iteration has added."""
+    forces = []
+    for method in ("mgcg", "multigrid"):
+        solution = solved(
+            tmp_path / "case.h5", cells=[16, 12], grid="periodic = ['x']", end=0.05, nu=0.05,
+            initial="velocity_x = 'y**3'\nvelocity_y = '2*sin(2*pi*x)*sin(pi*y)'", form=form,
+            tolerance=f"1e-10\nmethod = '{method}'",
+            walls="bottom.kind = 'no-slip'\ntop = { kind = 'no-slip', velocity_x.value = 1 }\n"
+            "[[obstacle]]\nshape = 'box'\nlower = [0.25, 0]\nupper = [0.75, 0.34]\n",
+        )  # fmt: skip
+        forces.append([solution.history[f"force_{axis}"][-1] for axis in "xy"])
+    assert abs(forces[0][1]) > 0.01
+    assert forces[0] == pytest.approx(forces[1], rel=1e-7)
+
+
 def test_a_source_does_not_heat_what_insulates(tmp_path):
     cold = "\n".join(f"{w} = {{ kind = 'no-slip', temperature.value = 0 }}"
                      for w in ("left", "right", "bottom", "top"))  # fmt: skip

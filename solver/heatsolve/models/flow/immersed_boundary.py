@@ -252,6 +252,19 @@ class ImmersedBoundary:
                 if across or getattr(obstacle, name) is not None:
                     yield key + self._labels[number], name, number
 
+    def forces_of_level(self, enclosed: Any) -> dict[str, float]:
+        """The forces, over rho and the volume of a cell, of a unit of pressure throughout the fluid
+        (asks all processes): not 0 where an obstacle covers part of a wall. `enclosed` is 1 in the
+        cells that are cut off from the flow, whose pressure has no level."""
+        totals = {column: self._backend.accumulator("sum") for column, *_ in self.columns()}
+        dimension, wide = self._grid.dimension, self._case.model.convection in flow.WIDE
+        still = self._backend.zeros((1,) * dimension)
+        fields = dict.fromkeys(self._surfaces, still) | {"pressure": enclosed}
+        self.add_forces(fields, lambda *_: (still,) * (dimension if wide else 0), totals)
+        values = dict(zip(totals, self._backend.values(list(totals.values())), strict=True))
+        return {column: -values[column] for column, name, _ in self.columns()
+                if name in self._components and values[column] != 0.0}  # fmt: skip
+
     def add_forces(
         self,
         fields: Mapping[str, Any],

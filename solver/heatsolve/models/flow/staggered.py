@@ -245,10 +245,9 @@ class Staggered(MultiFieldModel):
         for number in range(len(self.case.obstacles)):
             if not any(present[number] for present in everywhere):
                 raise InputError(f"obstacle.{number}: no point of the grid lies in it")
-        region = self.grid.interior
-        if self.backend.reduce("sum", copy, region, self._enclosed) == self.whole.all_unknowns:
+        if self.fluid_cells == 0.0:
             raise InputError("obstacle: they leave no fluid")
-        enclosed, met = self.backend.to_host(self._enclosed) > 0.0, []
+        enclosed, met = self.backend.to_host(self.enclosed) > 0.0, []
         for number, name in enumerate(self.components):
             for wall in self.walls[name]:
                 if wall.axis == number:
@@ -273,7 +272,7 @@ class Staggered(MultiFieldModel):
         capacity = backend.zeros((1,) * grid.dimension)
         share: float = ZERO
         if self.bodies is not None:
-            capacity, share = self._enclosed, SLIGHT / max(self.steps_along_axes) ** 2
+            capacity, share = self.enclosed, SLIGHT / max(self.steps_along_axes) ** 2
         coefficients = Coefficients(capacity, share, lines, (ONE,) * grid.dimension)
         return diffusion_system(self, coefficients, b, self._lowest, singular=not self.open_ends)
 
@@ -286,11 +285,12 @@ class Staggered(MultiFieldModel):
         return lines if self.bodies is None else self.bodies.conductances(dt, lines)
 
     @cached_property
-    def _enclosed(self) -> Any:
+    def enclosed(self) -> Any:
         """1 in cells without an open face, which have no pressure; 0 in all other cells."""
         array = self.backend.zeros(self.grid.shape)
         # Any step will do: it changes the mobility of a face, not whether that is 0.
         self.backend.sweep(flow.enclosed, array, self.grid.interior, *self._conductances(1.0))
+        self.halo.exchange(array)
         return array
 
     def _line(self, number: int, grid: Grid) -> np.ndarray:
@@ -339,7 +339,7 @@ class Staggered(MultiFieldModel):
             return array
         centre = self.backend.zeros(self.grid.shape)
         if name == "pressure":
-            enclosed = ZERO if self.bodies is None else self._enclosed
+            enclosed = ZERO if self.bodies is None else self.enclosed
             args = array, self._mean_pressure(array), enclosed, self.density
             self.backend.sweep(flow.scaled_pressure, centre, region, *args)
         else:
@@ -361,11 +361,15 @@ class Staggered(MultiFieldModel):
         """The mean pressure over the fluid, subtracted where no wall gives the pressure."""
         if self.open_ends:
             return 0.0
-        reduce, region = self.backend.reduce, self.grid.interior
-        count = float(self.whole.all_unknowns)
-        if self.bodies is not None:
-            count -= reduce("sum", copy, region, self._enclosed)
-        return reduce("sum", copy, region, array) / count
+        return self.backend.reduce("sum", copy, self.grid.interior, array) / self.fluid_cells
+
+    @cached_property
+    def fluid_cells(self) -> float:
+        """The number of cells of all processes that are not cut off from the flow."""
+        if self.bodies is None:
+            return float(self.whole.all_unknowns)
+        enclosed = self.backend.reduce("sum", copy, self.grid.interior, self.enclosed)
+        return self.whole.all_unknowns - enclosed
 
     def velocities(self, fields: Mapping[str, Any]) -> list[Any]:
         """The components, slowest axis first."""
