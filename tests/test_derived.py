@@ -167,6 +167,33 @@ fields = ["heat_flux_x", "heat_flux_y"]
     assert last["heat_flux_y"] == pytest.approx(np.zeros_like(last["heat_flux_y"]), abs=1e-10)
 
 
+@pytest.mark.parametrize("more", ["", "method = 'jacobi'\nupdate = 'five-point-mean'"])
+def test_the_flux_through_a_wall_of_given_gradient_where_it_meets_others(more, tmp_path):
+    """T = x y: nodes of both walls have the flux of the given gradient. A literal update knows of
+    insulated walls only, whose nodes copy the nodes beside them."""
+    exact, gradient = ("y", 0) if more else ("x*y", "x")
+    text = f"""
+[grid]
+nodes = [9, 9]
+[boundary]
+left.temperature.value = 0
+right.temperature.value = "{exact}"
+bottom.temperature.{"gradient" if more else "value"} = 0
+top.temperature.gradient = "{gradient}"
+[solver]
+tolerance = 1e-12
+monitor = "update"
+{more}
+[output]
+fields = ["heat_flux_y"]
+"""
+    found, last = fields_of(text, tmp_path / "a.h5")
+    exact = 0.0 * found.coordinates["x"] if more else -found.coordinates["x"]
+    assert last["heat_flux_y"][-1] == pytest.approx(exact, abs=1e-9)
+    if not more:
+        assert last["heat_flux_y"] == pytest.approx(np.broadcast_to(exact, (9, 9)), abs=1e-9)
+
+
 @mpi
 @pytest.mark.parametrize("ranks, dims", [
     (2, "[2,1]"),

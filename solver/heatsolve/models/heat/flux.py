@@ -65,7 +65,7 @@ def through_faces(problem: "Conduction", number: int, temperature: Any) -> Any:
             gained = volumes.flux(wall, problem.time) / wall.beside(volumes.ratios[number])
             layer = ((low, low + 1), (high, high + 1))[wall.side]
             inwards = -axis.spacing if wall.side else axis.spacing
-            problem.place(result, replaced(grid.interior, number, layer), gained * inwards)
+            problem.place(result, replaced(grid.stored, number, layer), gained * inwards)
     return result
 
 
@@ -76,6 +76,12 @@ def heat_flux(problem: "Conduction", number: int, temperature: Any) -> Any:
     grid, sweep = problem.grid, problem.backend.sweep
     axis, (low, high) = grid.axes[number], grid.axes[number].own
     faces, result = through_faces(problem, number, temperature), problem.backend.zeros(grid.shape)
+    # A literal update copies the points beside a wall of gradient 0 to nodes on the wall.
+    insulated = {
+        (wall.axis, wall.side)
+        for wall in problem.walls
+        if wall.condition.kind.given_flux is not None
+    }
     inner = [low, high]
     for side, half in enumerate(axis.half_volumes):
         layer = ((low, low + 1), (high - 1, high))[side]
@@ -86,6 +92,8 @@ def heat_flux(problem: "Conduction", number: int, temperature: Any) -> Any:
             inner[side] += -1 if side else 1
         elif axis.fixed[side] and axis.at_ends[side]:
             layer = ((low - 1, low), (high, high + 1))[side]
+            if (number, side) in insulated:
+                continue
             point = beyond_two(number, 0, -1) if side else beyond_two(number, 1, 2)
             sweep(point, result, replaced(grid.stored, number, layer), faces)
     if inner[0] < inner[1]:
