@@ -382,11 +382,16 @@ def test_lines_are_read_with_the_frames(tmp_path):
     assert np.allclose(line, found.fields["temperature"], rtol=1e-14, atol=0.0)
 
 
-def test_samples_and_lines_go_on_behind_a_restart(tmp_path):
-    given = "every = 15\nsample = '0.01 s'\nprobes = [[0.3]]\n" + LINE
-    given += "[checkpoint]\nevery = 33\n"
+@pytest.mark.parametrize("end", [0.05, 0.045])
+@pytest.mark.parametrize("rows", ["sample = '0.01 s'", "[solver]\ncheck_every = 10\n"])
+def test_rows_and_lines_go_on_behind_a_restart(rows, end, tmp_path):
+    """The row at the end of the first run is not one of the whole march, unless the case asks for
+    it; nor does it stop the march."""
+    given = f"every = 15\nprobes = [[0.3]]\n{rows}\n{LINE}[checkpoint]\nevery = 33\n"
+    given += "[stop]\nwhen = 'abs(time - 0.045) < 1e-4 or time > 0.085'\n"
     whole = marched(tmp_path / "a.h5", given, "time.end=0.1").history
-    marched(tmp_path / "b.h5", given, "time.end=0.05")
+    assert whole["time"][-1] == pytest.approx(0.09)
+    marched(tmp_path / "b.h5", given, f"time.end={end}")
     again = marched(tmp_path / "b.h5", given, "time.end=0.1", start=Start(restart=True)).history
     assert whole.keys() == again.keys()
     for name, values in whole.items():

@@ -7,7 +7,7 @@ comes from a plane through the fluid's cells around, by least squares weighted w
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -46,6 +46,9 @@ class TimeLoopState:
     """The largest magnitude of the initial fields, the walls' values and the sources' terms."""
     shortened: bool = False
     """Whether the last step was shorter than the others."""
+    closing: list[str] = field(default_factory=list)
+    """The columns of the newest row, if only the end of the march asked for this row: a march that
+    goes on does not keep it."""
 
 
 class Log:
@@ -104,8 +107,11 @@ class Log:
             self._rests = now, rests
         return self._rests[1]
 
-    def samples(self, number: int, time_step: TimeStep) -> bool:
-        """Whether `output.sample` asks for a row of the history after step `number`."""
+    def has_row(self, number: int, time_step: TimeStep, every: int) -> bool:
+        """Whether the history has a row of step `number`: where `output.sample` asks for it, by
+        default of each `every`-th step."""
+        if self._samples.empty:
+            return number % every == 0
         return self._samples.due(number, time_step)
 
     def steps_to_check(self, number: int, time: float, step: float, every: int) -> int:
@@ -136,9 +142,9 @@ class Log:
         ]
         self.state.size = max(sizes)
 
-    def begin(self, stepper: Stepper, sampled: bool) -> None:
-        """Begin a step that will be checked; `sampled`: see `check`."""
-        stepper.is_measured = self._has_row(sampled)
+    def begin(self, stepper: Stepper, has_row: bool) -> None:
+        """Begin a step that will be checked, and may have a row in any case."""
+        stepper.is_measured = has_row
         if self._norm == "sum-change":
             self._total = self._sum(stepper)
 
@@ -171,8 +177,8 @@ class Log:
         largest = [problem.backend.reduce(*args, fields[name]) for name in problem.fields]
         return float(np.max(largest))  # NaN if one is
 
-    def recall(self, state: State) -> None:
-        """Go on from an earlier march."""
+    def recall(self, state: State, is_over: bool = False) -> None:
+        """Go on from an earlier march, unless it `is_over`."""
         self.state, self.history = TimeLoopState(**state.record["march"]), state.lists
         if "looks" not in state.record["march"]:  # earlier versions: norms of changes, not rates
             self.state.looks = len(self.history["residual"])
@@ -182,22 +188,23 @@ class Log:
         self._step = self.history["dt"][-1] if len(self.history["dt"]) else 0.0
         if self._lines and LINE_TIME not in self.history:  # earlier versions read lines in each row
             self.history[LINE_TIME] = list(self.history["time"])
+        if not (is_over or self.steady):
+            for column in self.state.closing:
+                del self.history[column][-1]
+            self.state.closing = []
         self._ask()
 
     def drive_anew(self) -> None:
         """After new walls or sources: compare the next changes as at the start of a march."""
         self.state.looks, self._drive_at_end, self._rests = 0, None, None
 
-    def check(self, stepper: Stepper, number: int, time_step: TimeStep, sampled: bool) -> None:
-        """Check the change in step `number`, and add a row to the history.
-
-        With `output.sample` only steps that are `sampled`, and the last one, have a row. Raises
-        Diverged where the change grows without bound.
-        """
+    def check(self, stepper: Stepper, number: int, time_step: TimeStep, has_row: bool) -> None:
+        """Check the change in step `number`, and add a row to the history if it `has_row`, or is
+        the last step. Raises Diverged where the change grows without bound."""
         state, dt = self.state, time_step.length
         self._step = dt
         columns: dict[str, float] | None = None
-        if self._has_row(sampled):
+        if has_row or time_step.last:
             (change,), columns = stepper.posted_measures(self.change)()
         else:
             (change,) = self._problem.backend.values([self.change])
@@ -221,11 +228,8 @@ class Log:
         row |= self._probes.read(stepper.fields)
         row |= self._integrals.read(stepper.fields)
         self.add(row)
+        state.closing = [] if has_row else list(row)
         self._ask()
-
-    def _has_row(self, sampled: bool) -> bool:
-        """Whether a checked step has a row in any case."""
-        return sampled or self._samples.empty
 
     def _ask(self) -> None:
         """Stop the march if `stop.when` holds at the newest row."""

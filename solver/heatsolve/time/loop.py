@@ -181,10 +181,10 @@ class TimeLoop:
         before = self._steps_before()
         number = self._number + before + 1
         time_step = time_steps.next_step(number - 1, log.state.time, stepper)
-        sampled = time_step.last or log.samples(number, time_step)
-        checked = sampled or number % self._check_every == 0
+        has_row = log.has_row(number, time_step, self._check_every)
+        checked = has_row or time_step.last or number % self._check_every == 0
         if checked:
-            log.begin(stepper, sampled)
+            log.begin(stepper, has_row or time_step.last)
         try:
             change = log.change if checked else None
             stepper.step(time_step.parts, change, self._controller.inside, before)
@@ -203,7 +203,7 @@ class TimeLoop:
         log.state.time, log.state.shortened = stepper.time, time_step.shortened
         log.add(self._sampling.take(stepper, number, time_step))
         if checked:
-            log.check(stepper, number, time_step, sampled)
+            log.check(stepper, number, time_step, has_row)
             in_all = time_steps.steps_in_all(number, stepper.time)
             self._watcher.progress(number, log.state.norm, in_all)
         if due := [each for each in self._outputs if each.schedule.due(number, time_step)]:
@@ -361,8 +361,8 @@ def begin(
     """The number of steps so far, their log, and the stepper and sampling of the next steps."""
     log, sampling = Log(problem), Sampling(problem)
     if resumed is not None:
-        log.recall(resumed)
         time_steps.recall(resumed.record["pace"])
+        log.recall(resumed, time_steps.over(resumed.number, resumed.record["march"]["time"]))
         problem.recall(resumed.fields, log.state.time)
         sampling.recall(resumed.record, resumed.points)
     stepper = problem.stepper(log.state.time, time_steps.step)
