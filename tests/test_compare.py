@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from heatsolve.case.load import load
+from heatsolve.case.load import load, parse
 from heatsolve.cli import app
 from heatsolve.errors import ExitCode, FileFailure, InputError
 from heatsolve.io import reader
+from heatsolve.io.reader import read
 from heatsolve.runner import run
 from heatsolve_post.compare import compare
 
@@ -151,6 +152,43 @@ def test_a_finer_grid_is_interpolated(kinds, tmp_path, monkeypatch):
     for pair, code in (((fine, coarse), 0), ((fine, moved), ExitCode.FAILED)):
         done = CliRunner().invoke(app, ["compare", *map(str, pair), "--tolerance", "1e-9"])
         assert (done.exit_code, "is interpolated to" in done.stdout) == (code, True)
+
+
+@pytest.mark.parametrize("kinds", [("cells", "nodes"), ("nodes", "cells"), ("cells", "cells")])
+def test_interpolation_goes_around_a_periodic_axis(kinds, tmp_path, monkeypatch):
+    """Also along the slowest axis, in blocks; the scale is of file A itself."""
+    wave, paths = "sin(2*pi*x+0.6)+cos(2*pi*y+0.9)", []
+    for kind, n in zip(kinds, (20, 7), strict=True):
+        text = f"""
+[model]
+steady = false
+[grid]
+{kind} = [{n}, {n + 1}]
+periodic = ["x", "y"]
+[initial]
+temperature = "{wave}"
+[time]
+step = 1e-12
+end = 1e-12
+"""
+        paths.append(run(parse(text, "case"), "numpy", tmp_path / f"{n}.h5").path)
+    _, found = compare(*paths)
+    fine, coarse = (read(path) for path in paths)
+    with h5py.File(paths[0]) as file:
+        assert found.scale == np.abs(file["temperature"]).max()
+    largest = 0.0
+    for frame in range(2):
+        values, lines = fine.fields["temperature"][frame], fine.coordinates.values()
+        for axis, (line, at) in enumerate(zip(lines, coarse.coordinates.values(), strict=True)):
+            values = np.apply_along_axis(
+                lambda v, line=line, at=at: np.interp(at, line, v, period=1.0), axis, values
+            )
+        apart = np.abs(values - coarse.fields["temperature"][frame]).max()
+        largest = max(largest, apart)
+    assert found.largest == pytest.approx(largest, rel=1e-9)
+    monkeypatch.setattr("heatsolve_post.compare.BLOCK_BYTES", 1)
+    _, by_rows = compare(*paths)
+    assert (by_rows.largest, by_rows.count) == (found.largest, found.count)
 
 
 def test_times_that_both_files_have_are_compared(march, tmp_path):

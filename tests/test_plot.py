@@ -359,6 +359,9 @@ def test_what_cannot_be_drawn(tmp_path):
     with pytest.raises(InputError, match=r"are drawn at t = 1.* and t = 2.*--at-time"):
         figure(march, compare=later)
     assert figure(march, compare=later, at_time=0.0)
+    soon = flow(tmp_path, name="soon.h5", times=(0.0, 1.00001))
+    with pytest.raises(InputError, match=r"are drawn at t = 1 and t = 1\.00001: "):
+        figure(march, compare=soon)
     small = [flow(tmp_path, (size, size), f"{size}.h5") for size in (1e-9, 2e-9)]
     with pytest.raises(InputError, match="other points"):
         figure(small[0], "pressure", compare=small[1])

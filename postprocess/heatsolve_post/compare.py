@@ -9,9 +9,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from heatsolve.case.load import recorded
 from heatsolve.errors import InputError
 from heatsolve.io.layout import BLOCK_BYTES
 from heatsolve.io.reader import Block, Solution, blocks, read, values_of
@@ -176,7 +178,8 @@ def _paired(one: Solution, two: Solution, field: str, pairing: Pairing) -> Itera
     files = (one, two)
     fine, coarse = files[pairing.finer], files[1 - pairing.finer]
     lines, targets = list(fine.coordinates.values()), list(coarse.coordinates.values())
-    around = [brackets(line, at) for line, at in zip(lines, targets, strict=True)]
+    axes = zip(lines, targets, _periods(fine), strict=True)
+    around = [brackets(line, at, period) for line, at, period in axes]
     with ExitStack() as stack:
         values = [stack.enter_context(values_of(each, field))[1] for each in files]
         row = math.prod(len(line) for line in lines[1:]) * 8
@@ -192,7 +195,7 @@ def _paired(one: Solution, two: Solution, field: str, pairing: Pairing) -> Itera
                         continue
                     low, share = around[0][0][slab], around[0][1][slab]
                     first, stop = int(low.min()), int(low.max()) + 2
-                    piece = each[(*place, slice(first, stop))].astype(float)
+                    piece = _layers(each, place, first, stop, len(lines[0])).astype(float)
                     inside = [(low - first, share), *around[1:]]
                     for axis, (numbers, weights) in enumerate(inside):
                         piece = _interpolated(piece, axis, numbers, weights)
@@ -201,13 +204,50 @@ def _paired(one: Solution, two: Solution, field: str, pairing: Pairing) -> Itera
                 yield frame, start, result
 
 
-def brackets(line: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The number of the point before each position, and the weight of the point behind it; beyond
-    the ends the first or last two points extrapolate."""
+def _periods(solution: Solution) -> list[float | None]:
+    """The length of each axis, slowest first, if it is periodic and the file has all of it."""
+    case = recorded(str(solution.attributes.get("case", ""))).case
+    result: list[float | None] = []
+    for axis, line in solution.coordinates.items():
+        period = None
+        if case is not None and axis in case.grid.periodic and len(line) > 1:
+            number = "xyz".index(axis)
+            length = float(case.grid.upper[number] - case.grid.lower[number])
+            covered = len(line) * (line[-1] - line[0]) / (len(line) - 1)
+            period = length if math.isclose(covered, length, rel_tol=1e-9) else None
+        result.append(period)
+    return result
+
+
+def _layers(values: Any, frame: tuple[int, ...], first: int, stop: int, count: int) -> np.ndarray:
+    """Layers of a field along its slowest axis: layer -1 is the last one, layer `count` the first
+    one."""
+    parts = [values[(*frame, slice(max(first, 0), min(stop, count)))]]
+    if first < 0:
+        parts.insert(0, values[(*frame, slice(count - 1, count))])
+    if stop > count:
+        parts.append(values[(*frame, slice(0, 1))])
+    return np.concatenate(parts) if len(parts) > 1 else parts[0]
+
+
+def brackets(
+    line: np.ndarray, at: np.ndarray, period: float | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """The number of the point before each position, and the weight of the point behind it.
+
+    Beyond the ends the first or last two points extrapolate; on an axis with a `period` the other
+    end follows, so numbers begin at -1, the last point.
+    """
     if len(line) == 1:
         return np.zeros(len(at), int), np.zeros(len(at))
-    low = np.clip(np.searchsorted(line, at, side="right") - 1, 0, len(line) - 2)
-    return low, (at - line[low]) / (line[low + 1] - line[low])
+    low = np.searchsorted(line, at, side="right") - 1
+    if period is None:
+        low = np.clip(low, 0, len(line) - 2)
+    else:
+        line = np.concatenate([[line[-1] - period], line, [line[0] + period]])
+        low = np.clip(low + 1, 0, len(line) - 2)
+    share = (at - line[low]) / (line[low + 1] - line[low])
+    return (low if period is None else low - 1), share
 
 
 def _interpolated(
@@ -217,8 +257,8 @@ def _interpolated(
     shape = [1] * values.ndim
     shape[axis] = len(shares)
     weights = shares.reshape(shape)
-    low = np.take(values, numbers, axis=axis)
-    high = np.take(values, np.minimum(numbers + 1, values.shape[axis] - 1), axis=axis)
+    low = np.take(values, numbers, axis=axis, mode="wrap")
+    high = np.take(values, numbers + 1, axis=axis, mode="wrap")
     between = (1.0 - weights) * low + weights * high
     return np.where(weights == 0.0, low, np.where(weights == 1.0, high, between))
 
@@ -232,8 +272,10 @@ def _difference(
     def pairs() -> Iterator[Block]:
         return _paired(one, two, field, pairing) if pairing else blocks([one, two], field)
 
-    for _, _, (a, _b) in pairs():
-        scale = max(scale, float(np.abs(a[np.isfinite(a)]).max(initial=0.0)))
+    compared = None if pairing is None else {n for n, _ in pairing.frames}
+    for frame, _, (a,) in blocks([one], field):
+        if compared is None or (frame[0] if frame else None) in compared:
+            scale = max(scale, float(np.abs(a[np.isfinite(a)]).max(initial=0.0)))
     grid = one if pairing is None or pairing.finer != 0 else two
     for frame, start, (a, b) in pairs():
         apart, differ = _apart(a, b, tolerance * scale)

@@ -233,10 +233,12 @@ def _comparison(view: View, other: View, how: Look) -> Figure:
     paths = f"{view.solution.path} and {other.solution.path}"
     if not same:
         raise InputError(f"{paths} have other points: nothing can be subtracted")
-    whens = [each.moment(each.frames[-1]) for each in (view, other)]
-    if all(whens) and whens[0] != whens[1]:
+    drawn = [(each.solution.time, each.frames[-1]) for each in (view, other)]
+    times = np.array([time[frame] for time, frame in drawn if time is not None])
+    if len(times) == 2 and not alike(times[:1], times[1:]):
         raise InputError(
-            f"{paths} are drawn at {' and '.join(whens)}: name a time of both by --at-time"
+            f"{paths} are drawn at t = {times[0]:.10g} and t = {times[1]:.10g}: name a time of "
+            "both by --at-time"
         )
     return (_comparison_of_lines if len(view.axes) == 1 else _comparison_of_planes)(
         view, other, how

@@ -372,10 +372,12 @@ def find_state(
             )
     elif start.restart:
         state = store.newest(agree)
+        refused = passed_by[0] if state is None and passed_by else ""
         for sentence in store.damaged:
-            report.warn(sentence)
-        if state is None and passed_by:
-            raise InputError(f"{passed_by[0]} (--overwrite starts anew)")
+            if sentence != refused:
+                report.warn(sentence)
+        if refused:
+            raise InputError(f"{refused} (--overwrite starts anew)")
         if state is None:
             report.line(f"no checkpoint in {store.folder}, a fresh start")
     elif not start.overwrite:
