@@ -76,12 +76,9 @@ def heat_flux(problem: "Conduction", number: int, temperature: Any) -> Any:
     grid, sweep = problem.grid, problem.backend.sweep
     axis, (low, high) = grid.axes[number], grid.axes[number].own
     faces, result = through_faces(problem, number, temperature), problem.backend.zeros(grid.shape)
-    # A literal update copies the points beside a wall of gradient 0 to nodes on the wall.
-    insulated = {
-        (wall.axis, wall.side)
-        for wall in problem.walls
-        if wall.condition.kind.given_flux is not None
-    }
+    # A literal update copies the points beside insulated walls to nodes on the wall.
+    walls = [w for w in problem.walls if w.condition.kind.given_flux is not None]
+    insulated = {w.side for w in walls if w.axis == number}
     inner = [low, high]
     for side, half in enumerate(axis.half_volumes):
         layer = ((low, low + 1), (high - 1, high))[side]
@@ -90,10 +87,8 @@ def heat_flux(problem: "Conduction", number: int, temperature: Any) -> Any:
             distances[number] = side
             sweep(shifted, result, replaced(grid.stored, number, layer), faces, *distances)
             inner[side] += -1 if side else 1
-        elif axis.fixed[side] and axis.at_ends[side]:
+        elif axis.fixed[side] and axis.at_ends[side] and side not in insulated:
             layer = ((low - 1, low), (high, high + 1))[side]
-            if (number, side) in insulated:
-                continue
             point = beyond_two(number, 0, -1) if side else beyond_two(number, 1, 2)
             sweep(point, result, replaced(grid.stored, number, layer), faces)
     if inner[0] < inner[1]:
