@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+from heatsolve.case.load import parse
 from heatsolve.errors import FileFailure, InputError
+from heatsolve.io.reader import read
 from heatsolve.io.writer import FieldFile
+from heatsolve.runner import run
 from heatsolve_post import style
 from heatsolve_post.plot import figure, plot
 from heatsolve_post.style import colours_of
@@ -235,6 +238,28 @@ def test_a_slice_of_space_is_a_plane(tmp_path):
     (line,) = figure(path, "velocity_x", slices={"x": 1.0, "z": 0.0}).axes
     np.testing.assert_allclose(line.lines[0].get_ydata(), np.cos(np.pi * np.linspace(0, 1, 25)))
     assert line.get_xlabel() == "y (m)"
+
+
+@pytest.mark.parametrize("kind", ["nodes", "cells"])
+def test_a_slice_at_the_end_of_a_periodic_axis(kind, tmp_path):
+    """It is the slice at its start."""
+    text = f"""
+[grid]
+{kind} = [8, 9]
+periodic = ["x"]
+[source]
+temperature = "cos(2*pi*x) + y"
+[boundary]
+bottom.temperature.value = 0
+top.temperature.value = 0
+"""
+    path = run(parse(text, "case"), "numpy", tmp_path / "a.h5").path
+    field, last = read(path).fields["temperature"], 0 if kind == "nodes" else -1
+    for x, column in ((0.0, 0), (0.97, last), (1.0, last)):
+        view = look(path, slices={"x": x})
+        assert view.values[-1].tobytes() == field[:, column].tobytes()
+    with pytest.raises(InputError, match=r"x = 1\.2 is outside"):
+        look(path, slices={"x": 1.2})
 
 
 def test_a_slice_of_a_plane_is_a_line(tmp_path):

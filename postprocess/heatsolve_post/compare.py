@@ -178,7 +178,7 @@ def _paired(one: Solution, two: Solution, field: str, pairing: Pairing) -> Itera
     files = (one, two)
     fine, coarse = files[pairing.finer], files[1 - pairing.finer]
     lines, targets = list(fine.coordinates.values()), list(coarse.coordinates.values())
-    axes = zip(lines, targets, _periods(fine), strict=True)
+    axes = zip(lines, targets, map(periods(fine).get, fine.coordinates), strict=True)
     around = [brackets(line, at, period) for line, at, period in axes]
     with ExitStack() as stack:
         values = [stack.enter_context(values_of(each, field))[1] for each in files]
@@ -204,18 +204,17 @@ def _paired(one: Solution, two: Solution, field: str, pairing: Pairing) -> Itera
                 yield frame, start, result
 
 
-def _periods(solution: Solution) -> list[float | None]:
-    """The length of each axis, slowest first, if it is periodic and the file has all of it."""
-    case = recorded(str(solution.attributes.get("case", ""))).case
-    result: list[float | None] = []
-    for axis, line in solution.coordinates.items():
-        period = None
-        if case is not None and axis in case.grid.periodic and len(line) > 1:
-            number = "xyz".index(axis)
-            length = float(case.grid.upper[number] - case.grid.lower[number])
-            covered = len(line) * (line[-1] - line[0]) / (len(line) - 1)
-            period = length if math.isclose(covered, length, rel_tol=1e-9) else None
-        result.append(period)
+def periods(solution: Solution) -> dict[str, float]:
+    """The lengths of the periodic axes of which the file has all points, by their names."""
+    case, result = recorded(str(solution.attributes.get("case", ""))).case, dict[str, float]()
+    if case is None:
+        return result
+    for axis in case.grid.periodic:
+        number, line = "xyz".index(axis), solution.coordinates.get(axis, np.zeros(1))
+        length = float(case.grid.upper[number] - case.grid.lower[number])
+        covered = len(line) * (line[-1] - line[0]) / max(len(line) - 1, 1)
+        if math.isclose(covered, length, rel_tol=1e-9):
+            result[axis] = length
     return result
 
 

@@ -14,6 +14,7 @@ from heatsolve.case.load import recorded
 from heatsolve.errors import InputError
 from heatsolve.io.reader import Solution, Source, cuts, evenly, read
 from heatsolve.report import shown
+from heatsolve_post.compare import periods
 
 DRAWN_POINTS = 1000
 """The most points along an axis of a figure."""
@@ -219,8 +220,10 @@ def _nearest(solution: Solution, axis: str, place: float) -> int:
         raise InputError(
             f"{solution.path} has no axis {axis}, only {', '.join(solution.coordinates)}"
         )
-    room = 0.5 * (line[-1] - line[0]) / max(1, len(line) - 1)  # walls lie half a cell beyond cells
-    if not line[0] - room * 1.001 <= place <= line[-1] + room * 1.001:
+    room = 0.5005 * (line[-1] - line[0]) / max(1, len(line) - 1)
+    if axis in periods(solution) and line[-1] + room < place <= line[-1] + 2.0 * room:
+        place = line[0]  # a periodic axis ends where it begins
+    if not line[0] - room <= place <= line[-1] + room:  # walls lie half a cell beyond cells
         ends = f"outside {line[0]:g} to {line[-1]:g}"
         alone = f"not in {solution.path}, which has the plane {axis} = {line[0]:g} alone"
         raise InputError(f"{axis} = {place:g} is {alone if len(line) == 1 else ends}")
