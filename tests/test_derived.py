@@ -194,6 +194,36 @@ fields = ["heat_flux_y"]
         assert last["heat_flux_y"] == pytest.approx(np.broadcast_to(exact, (9, 9)), abs=1e-9)
 
 
+@pytest.mark.few(4)
+@pytest.mark.parametrize("right", ["value", "gradient", "robin"])
+@pytest.mark.parametrize("top", ["value", "gradient", "robin"])
+@pytest.mark.parametrize("kind", ["nodes", "cells"])
+def test_the_flux_of_heat_where_two_walls_meet(kind, top, right, tmp_path):
+    """T = x y + 2 x - y has the flux (-y - 2, 1 - x) everywhere."""
+    robin = "{{ h = 2, ambient = '{} + ({})/2' }}"
+    walls = {
+        "right": {"value": "'2'", "gradient": "'y + 2'", "robin": robin.format("2", "y + 2")},
+        "top": {"value": "'3*x-1'", "gradient": "'x-1'", "robin": robin.format("3*x-1", "x-1")},
+    }  # fmt: skip
+    text = f"""
+[grid]
+{kind} = [5, 4]
+[boundary]
+left.temperature.value = "-y"
+bottom.temperature.value = "2*x"
+right.temperature.{right} = {walls["right"][right]}
+top.temperature.{top} = {walls["top"][top]}
+[solver]
+tolerance = 1e-13
+[output]
+fields = ["heat_flux_x", "heat_flux_y"]
+"""
+    found, last = fields_of(text, tmp_path / "a.h5")
+    x, y = found.coordinates["x"], found.coordinates["y"][:, None]
+    assert last["heat_flux_x"] == pytest.approx(-y - 2.0 + 0.0 * x, abs=1e-9)
+    assert last["heat_flux_y"] == pytest.approx(1.0 - x + 0.0 * y, abs=1e-9)
+
+
 @mpi
 @pytest.mark.parametrize("ranks, dims", [
     (2, "[2,1]"),

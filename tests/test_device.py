@@ -14,6 +14,7 @@ from heatsolve.backends.gpu.device import CARDS
 from heatsolve.backends.gpu.launch import (
     ALIGNMENT,
     MOST_BLOCKS,
+    PAIRS,
     REDUCING,
     SHAPES,
     SPREAD,
@@ -283,8 +284,8 @@ def test_direct_messages_wait_for_the_packing_only(device):
     assert device.done == ["wait"]
 
 
-@pytest.mark.parametrize("alignment", [1, ALIGNMENT])
-@pytest.mark.parametrize("shapes", [SHAPES, REDUCING])
+@pytest.mark.parametrize("alignment", [1, 2, ALIGNMENT])
+@pytest.mark.parametrize("shapes", [SHAPES, REDUCING, SHAPES | PAIRS])
 @pytest.mark.parametrize(
     "region",
     [((3, 900),), ((2, 17), (1, 400)), ((1, 1_700_000), (0, 9)), ((1, 5), (2, 9), (1, 200)),
@@ -298,7 +299,7 @@ def test_launches_cover_a_region_once_within_the_limits(region, shapes, alignmen
         points += math.prod(extents)
         assert max(launch.grid[1:]) <= MOST_BLOCKS
         (x, y, _), (across, down, deep) = launch.block, launch.grid
-        assert x * y % 32 == 0 and x * across >= extents[-1] + low[-1] % alignment
+        assert x * y % 32 == 0 and x * across * shape.columns >= extents[-1] + low[-1] % alignment
         if len(region) == 2:
             assert extents[0] <= down * y * shape.rows < extents[0] + y * shape.rows
         if len(region) == 3:

@@ -9,6 +9,7 @@ import pytest
 import xarray
 from tests.test_flow import text
 
+import heatsolve
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.backends.registry import make
 from heatsolve.case.load import load, parse
@@ -392,6 +393,11 @@ def test_rows_and_lines_go_on_behind_a_restart(rows, end, tmp_path):
     whole = marched(tmp_path / "a.h5", given, "time.end=0.1").history
     assert whole["time"][-1] == pytest.approx(0.09)
     marched(tmp_path / "b.h5", given, f"time.end={end}")
+    rows_of_first = read(tmp_path / "b.h5").history["time"]
+    case = parse(MARCH + given, "case", ["time.end=0.1"])
+    with heatsolve.Simulation(case, backend="numpy", output=tmp_path / "b.h5", restart=True):
+        pass  # no step: the last row of the first run is still the last row
+    assert read(tmp_path / "b.h5").history["time"].tolist() == rows_of_first.tolist()
     again = marched(tmp_path / "b.h5", given, "time.end=0.1", start=Start(restart=True)).history
     assert whole.keys() == again.keys()
     for name, values in whole.items():

@@ -178,8 +178,11 @@ def _paired(one: Solution, two: Solution, field: str, pairing: Pairing) -> Itera
     files = (one, two)
     fine, coarse = files[pairing.finer], files[1 - pairing.finer]
     lines, targets = list(fine.coordinates.values()), list(coarse.coordinates.values())
-    axes = zip(lines, targets, map(periods(fine).get, fine.coordinates), strict=True)
-    around = [brackets(line, at, period) for line, at, period in axes]
+    ends = map(periodic_ends(fine).get, fine.coordinates)
+    around = [
+        brackets(line, at, pair[1] - pair[0] if pair else 0.0)
+        for line, at, pair in zip(lines, targets, ends, strict=True)
+    ]
     with ExitStack() as stack:
         values = [stack.enter_context(values_of(each, field))[1] for each in files]
         row = math.prod(len(line) for line in lines[1:]) * 8
@@ -204,17 +207,18 @@ def _paired(one: Solution, two: Solution, field: str, pairing: Pairing) -> Itera
                 yield frame, start, result
 
 
-def periods(solution: Solution) -> dict[str, float]:
-    """The lengths of the periodic axes of which the file has all points, by their names."""
-    case, result = recorded(str(solution.attributes.get("case", ""))).case, dict[str, float]()
+def periodic_ends(solution: Solution) -> dict[str, tuple[float, float]]:
+    """The ends of the periodic axes of which the file has all points, by their names."""
+    case = recorded(str(solution.attributes.get("case", ""))).case
+    result: dict[str, tuple[float, float]] = {}
     if case is None:
         return result
     for axis in case.grid.periodic:
         number, line = "xyz".index(axis), solution.coordinates.get(axis, np.zeros(1))
-        length = float(case.grid.upper[number] - case.grid.lower[number])
+        low, high = float(case.grid.lower[number]), float(case.grid.upper[number])
         covered = len(line) * (line[-1] - line[0]) / max(len(line) - 1, 1)
-        if math.isclose(covered, length, rel_tol=1e-9):
-            result[axis] = length
+        if math.isclose(covered, high - low, rel_tol=1e-9):
+            result[axis] = low, high
     return result
 
 
@@ -230,23 +234,21 @@ def _layers(values: Any, frame: tuple[int, ...], first: int, stop: int, count: i
 
 
 def brackets(
-    line: np.ndarray, at: np.ndarray, period: float | None = None
+    line: np.ndarray, at: np.ndarray, period: float = 0.0
 ) -> tuple[np.ndarray, np.ndarray]:
     """The number of the point before each position, and the weight of the point behind it.
 
-    Beyond the ends the first or last two points extrapolate; on an axis with a `period` the other
-    end follows, so numbers begin at -1, the last point.
+    Beyond the ends the first or last two points extrapolate; on an axis with a `period` (0: none)
+    the other end follows, so numbers begin at -1, the last point.
     """
     if len(line) == 1:
         return np.zeros(len(at), int), np.zeros(len(at))
     low = np.searchsorted(line, at, side="right") - 1
-    if period is None:
-        low = np.clip(low, 0, len(line) - 2)
-    else:
+    before = int(period > 0.0)
+    if before:
         line = np.concatenate([[line[-1] - period], line, [line[0] + period]])
-        low = np.clip(low + 1, 0, len(line) - 2)
-    share = (at - line[low]) / (line[low + 1] - line[low])
-    return (low if period is None else low - 1), share
+    low = np.clip(low + before, 0, len(line) - 2)
+    return low - before, (at - line[low]) / (line[low + 1] - line[low])
 
 
 def _interpolated(
@@ -271,10 +273,10 @@ def _difference(
     def pairs() -> Iterator[Block]:
         return _paired(one, two, field, pairing) if pairing else blocks([one, two], field)
 
-    compared = None if pairing is None else {n for n, _ in pairing.frames}
-    for frame, _, (a,) in blocks([one], field):
-        if compared is None or (frame[0] if frame else None) in compared:
-            scale = max(scale, float(np.abs(a[np.isfinite(a)]).max(initial=0.0)))
+    compared = [n for n, _ in pairing.frames] if pairing else []
+    frames = [(n,) if n is not None else () for n in compared] if pairing else None
+    for _, _, (a,) in blocks([one], field, frames):
+        scale = max(scale, float(np.abs(a[np.isfinite(a)]).max(initial=0.0)))
     grid = one if pairing is None or pairing.finer != 0 else two
     for frame, start, (a, b) in pairs():
         apart, differ = _apart(a, b, tolerance * scale)

@@ -193,17 +193,20 @@ Block = tuple[tuple[int, ...], int, list[np.ndarray]]
 """The number of the frame, () in a steady file; the first row; the values in each of some files."""
 
 
-def blocks(sources: Sequence[Source], field: str, last: bool = False) -> Iterator[Block]:
+def blocks(
+    sources: Sequence[Source], field: str, frames: Sequence[tuple[int, ...]] | None = None
+) -> Iterator[Block]:
     """One field of several files, of one shape, block by block: the files may exceed the memory.
 
-    The blocks are of all frames, or of the `last` one only. Raises as `read` does.
+    `frames`: the numbers of frames of a march, () for a steady file; by default all. Raises as
+    `read` does.
     """
     with ExitStack() as stack:
         opened = [stack.enter_context(values_of(source, field)) for source in sources]
         first, axes = opened[0][1], len(opened[0][0].coordinates)
-        frames, (extent, *rest) = first.shape[:-axes], first.shape[-axes:]
+        extent, *rest = first.shape[-axes:]
         rows = max(1, BLOCK_BYTES // (math.prod(rest) * first.dtype.itemsize))
-        for frame in [tuple(n - 1 for n in frames)] if last else np.ndindex(frames):
+        for frame in np.ndindex(first.shape[:-axes]) if frames is None else frames:
             for start in range(0, extent, rows):
                 place = (*frame, slice(start, start + rows))
                 yield frame, start, [values[place] for _, values in opened]
@@ -244,9 +247,10 @@ def ranges(source: Source) -> dict[str, tuple[float, float, float, int]]:
     Read block by block. Raises as `read` does.
     """
     solution, result = read(source, fields=()), {}
+    last = () if solution.time is None else (len(solution.time) - 1,)
     for name in solution.names:
         low, high, total, valid, missing = math.inf, -math.inf, 0.0, 0, 0
-        for _, _, (block,) in blocks([solution], name, last=True):
+        for _, _, (block,) in blocks([solution], name, [last]):
             numbers = block[~np.isnan(block)]
             valid, missing = valid + numbers.size, missing + block.size - numbers.size
             low, high = numbers.min(initial=low), numbers.max(initial=high)

@@ -177,8 +177,8 @@ class Log:
         largest = [problem.backend.reduce(*args, fields[name]) for name in problem.fields]
         return float(np.max(largest))  # NaN if one is
 
-    def recall(self, state: State, is_over: bool = False) -> None:
-        """Go on from an earlier march, unless it `is_over`."""
+    def recall(self, state: State) -> None:
+        """Go on from an earlier march."""
         self.state, self.history = TimeLoopState(**state.record["march"]), state.lists
         if "looks" not in state.record["march"]:  # earlier versions: norms of changes, not rates
             self.state.looks = len(self.history["residual"])
@@ -188,11 +188,14 @@ class Log:
         self._step = self.history["dt"][-1] if len(self.history["dt"]) else 0.0
         if self._lines and LINE_TIME not in self.history:  # earlier versions read lines in each row
             self.history[LINE_TIME] = list(self.history["time"])
-        if not (is_over or self.steady):
-            for column in self.state.closing:
-                del self.history[column][-1]
-            self.state.closing = []
-        self._ask()
+        if not self.state.closing:
+            self._ask()
+
+    def go_on(self) -> None:
+        """After a step: drop the row that only the end of an earlier march asked for."""
+        for column in self.state.closing:
+            del self.history[column][-1]
+        self.state.closing = []
 
     def drive_anew(self) -> None:
         """After new walls or sources: compare the next changes as at the start of a march."""

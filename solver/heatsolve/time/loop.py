@@ -200,6 +200,7 @@ class TimeLoop:
             log.read_lines(stepper.time)
             return None
         self._number = number
+        log.go_on()
         log.state.time, log.state.shortened = stepper.time, time_step.shortened
         log.add(self._sampling.take(stepper, number, time_step))
         if checked:
@@ -361,8 +362,8 @@ def begin(
     """The number of steps so far, their log, and the stepper and sampling of the next steps."""
     log, sampling = Log(problem), Sampling(problem)
     if resumed is not None:
+        log.recall(resumed)
         time_steps.recall(resumed.record["pace"])
-        log.recall(resumed, time_steps.over(resumed.number, resumed.record["march"]["time"]))
         problem.recall(resumed.fields, log.state.time)
         sampling.recall(resumed.record, resumed.points)
     stepper = problem.stepper(log.state.time, time_steps.step)

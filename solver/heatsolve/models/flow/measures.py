@@ -30,11 +30,11 @@ class Measures:
 
     def __init__(self, problem: "Staggered"):
         self._problem, self._speed = problem, problem.backend.accumulator("max")
-        self._of_level: dict[str, float] = {}
+        self._level_forces: dict[str, float] = {}
         """The forces of a unit of pressure throughout the fluid, where no wall gives the pressure:
         they are subtracted with its mean, as from the pressure in a file."""
         if problem.bodies is not None and not problem.open_ends:
-            self._of_level = problem.bodies.forces_of_level(problem.enclosed)
+            self._level_forces = problem.bodies.forces_of_level(problem.enclosed)
         self._totals = dict(self._columns())
         self._largest: list[float] | None = None
         """The largest magnitude of each velocity in the newest fields, once they are known."""
@@ -88,7 +88,7 @@ class Measures:
             "kinetic_energy": (flow.kinetic_energy, tuple(velocities)),
             "enstrophy": (flow.enstrophy, args),
         }
-        if self._of_level:
+        if self._level_forces:
             of_cells["pressure"] = copy, (fields["pressure"],)
         problem.add_largest(
             fields,
@@ -148,9 +148,9 @@ class Measures:
         for column, axis, *_ in self._gradients():
             count = problem.whole.axes[axis].unknowns
             columns[column] = columns[column] * count / problem.whole.all_unknowns
-        if self._of_level:
+        if self._level_forces:
             mean = columns.pop("pressure") / problem.fluid_cells
-            for column, force in self._of_level.items():
+            for column, force in self._level_forces.items():
                 columns[column] -= mean * force
         for column, _, _ in problem.bodies.columns() if problem.bodies is not None else ():
             columns[column] *= volume
@@ -164,7 +164,7 @@ class Measures:
         names += [column for column, *_ in self._gradients()]
         if self._problem.bodies is not None:
             names += [column for column, _, _ in self._problem.bodies.columns()]
-        if self._of_level:
+        if self._level_forces:
             names.append("pressure")
         for name in names:
             yield name, self._problem.backend.accumulator("max" if name in MAXIMA else "sum")

@@ -56,6 +56,12 @@ def through_faces(problem: "Conduction", number: int, temperature: Any) -> Any:
     grid, volumes = problem.grid, problem.volumes
     axis, (low, high) = grid.axes[number], grid.axes[number].own
     result, field = problem.backend.zeros(grid.shape), with_ghosts(problem, temperature)
+    for wall in volumes.walls:  # at corners a wall of a slower axis has written its own ghosts
+        if wall.axis == number and axis.half_volumes[wall.side]:
+            ambient = volumes.ghost_values(wall, problem.time)
+            if ambient is not None:
+                layer = ((low - 1, low), (high, high + 1))[wall.side]
+                problem.place(field, replaced(grid.stored, number, layer), ambient)
     conductance = problem.faces[2 * (grid.dimension - 1 - number)]
     region = replaced(grid.stored, number, (low, high + 1))
     args = field, conductance, axis.spacing
