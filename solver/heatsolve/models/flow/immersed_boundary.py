@@ -27,7 +27,7 @@ import numpy as np
 from heatsolve.backends import Accumulator
 from heatsolve.case.case import Case
 from heatsolve.models.flow import equations as flow
-from heatsolve.stencil.grid import Grid
+from heatsolve.stencil.grid import Grid, slices
 from heatsolve.stencil.language import copy
 
 if TYPE_CHECKING:
@@ -254,16 +254,19 @@ class ImmersedBoundary:
 
     def forces_of_level(self, enclosed: Any) -> dict[str, float]:
         """The forces, over rho and the volume of a cell, of a unit of pressure throughout the fluid
-        (asks all processes): not 0 where an obstacle covers part of a wall. `enclosed` is 1 in the
-        cells that are cut off from the flow, whose pressure has no level."""
-        totals = {column: self._backend.accumulator("sum") for column, *_ in self.columns()}
-        dimension, wide = self._grid.dimension, self._case.model.convection in flow.WIDE
-        still = self._backend.zeros((1,) * dimension)
-        fields = dict.fromkeys(self._surfaces, still) | {"pressure": enclosed}
-        self.add_forces(fields, lambda *_: (still,) * (dimension if wide else 0), totals)
-        values = dict(zip(totals, self._backend.values(list(totals.values())), strict=True))
-        return {column: -values[column] for column, name, _ in self.columns()
-                if name in self._components and values[column] != 0.0}  # fmt: skip
+        (asks all processes): not 0 where an obstacle covers part of a wall, or touches another one.
+        `enclosed` is 1 in cells that are cut off from the flow, whose pressure has no level; its
+        ghosts are known."""
+        cells, result = self._backend.to_host(enclosed), {}
+        for column, name, number in self.columns():
+            if name not in self._components:
+                continue
+            axis, inside = self._components.index(name), slices(self._regions[name])
+            falls = (np.roll(cells, -1, axis=axis) - cells)[inside]
+            mine = falls[self.stencils[name].owner[inside] == -(number + 1)].sum()
+            if total := sum(self._halo.ranks.gather(float(mine))):
+                result[column] = total / self._grid.axes[axis].spacing
+        return result
 
     def add_forces(
         self,
