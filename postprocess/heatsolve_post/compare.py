@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from heatsolve.case.load import recorded
 from heatsolve.errors import InputError
 from heatsolve.io.layout import BLOCK_BYTES
-from heatsolve.io.reader import Block, Solution, blocks, read, values_of
+from heatsolve.io.reader import Block, Frame, Solution, blocks, read, values_of
+from heatsolve_post.view import domain_of
 
 
 @dataclass(frozen=True)
@@ -94,11 +94,11 @@ class Pairing:
     """The values that are compared in two files of different points or times.
 
     `finer`: the number, 0 or 1, of the file that is interpolated. `frames`: pairs of the numbers of
-    a frame in both files; None for a steady file.
+    a frame in both files, as in a `Block`.
     """
 
     finer: int
-    frames: tuple[tuple[int | None, int | None], ...]
+    frames: tuple[tuple[Frame, Frame], ...]
 
     def said(self, one: Solution, two: Solution) -> "Iterator[Remark]":
         """The remarks on this pairing."""
@@ -108,9 +108,9 @@ class Pairing:
             f"{fine.path} ({_points(fine)} points) is interpolated to the {_points(coarse)} "
             f"points of {coarse.path}"
         )
-        times = [f"t = {file.time[n]:g}" for pair in self.frames[:1]
-                 for file, n in zip(files, pair, strict=True) if file.time is not None
-                 and n is not None]  # fmt: skip
+        times = [f"t = {file.time[frame]:g}" for pair in self.frames[:1]
+                 for file, frame in zip(files, pair, strict=True)
+                 if file.time is not None]  # fmt: skip
         if len(times) == 1:
             yield Remark(f"the last frame, {times[0]}, is compared with the steady solution")
         elif times and any(len(self.frames) < len(f.time) for f in files if f.time is not None):
@@ -157,17 +157,16 @@ def alike(line: np.ndarray, other: np.ndarray) -> bool:
     return line.shape == other.shape and np.allclose(line, other, rtol=0.0, atol=1e-9 * reach)
 
 
-def _common_frames(one: Solution, two: Solution) -> tuple[tuple[int | None, int | None], ...]:
+def _common_frames(one: Solution, two: Solution) -> tuple[tuple[Frame, Frame], ...]:
     """The frames at times that both files have; for a march and a steady file the last frame."""
     if one.time is None or two.time is None:
-        lasts = [None if each.time is None else len(each.time) - 1 for each in (one, two)]
-        return ((lasts[0], lasts[1]),)
+        return ((one.last, two.last),)
     pairs = []
     near = 1e-9 * max(float(np.abs(one.time).max()), float(np.abs(two.time).max()))
     for n, time in enumerate(one.time):
         m = int(np.argmin(np.abs(two.time - time)))
         if abs(two.time[m] - time) <= near:
-            pairs.append((n, m))
+            pairs.append(((n,), (m,)))
     if not pairs:
         raise InputError(f"{one.path} and {two.path} have no time in common")
     return tuple(pairs)
@@ -178,21 +177,21 @@ def _paired(one: Solution, two: Solution, field: str, pairing: Pairing) -> Itera
     files = (one, two)
     fine, coarse = files[pairing.finer], files[1 - pairing.finer]
     lines, targets = list(fine.coordinates.values()), list(coarse.coordinates.values())
-    ends = map(periodic_ends(fine).get, fine.coordinates)
-    around = [
-        brackets(line, at, pair[1] - pair[0] if pair else 0.0)
-        for line, at, pair in zip(lines, targets, ends, strict=True)
+    domain = domain_of(fine)
+    periods = [
+        domain.ends[axis][1] - domain.ends[axis][0] if axis in domain.periodic else 0.0
+        for axis in fine.coordinates
     ]
+    around = list(map(brackets, lines, targets, periods))
     with ExitStack() as stack:
         values = [stack.enter_context(values_of(each, field))[1] for each in files]
         row = math.prod(len(line) for line in lines[1:]) * 8
         rows = max(1, BLOCK_BYTES // (row * -(-len(lines[0]) // len(targets[0]))))
         for pair in pairing.frames:
-            starts = [() if n is None else (n,) for n in pair]
             for start in range(0, len(targets[0]), rows):
                 slab = slice(start, start + rows)
                 result = []
-                for number, (each, place) in enumerate(zip(values, starts, strict=True)):
+                for number, (each, place) in enumerate(zip(values, pair, strict=True)):
                     if number != pairing.finer:
                         result.append(each[(*place, slab)])
                         continue
@@ -203,26 +202,10 @@ def _paired(one: Solution, two: Solution, field: str, pairing: Pairing) -> Itera
                     for axis, (numbers, weights) in enumerate(inside):
                         piece = _interpolated(piece, axis, numbers, weights)
                     result.append(piece)
-                frame = () if pair[0] is None else (pair[0],)
-                yield frame, start, result
+                yield pair[0], start, result
 
 
-def periodic_ends(solution: Solution) -> dict[str, tuple[float, float]]:
-    """The ends of the periodic axes of which the file has all points, by their names."""
-    case = recorded(str(solution.attributes.get("case", ""))).case
-    result: dict[str, tuple[float, float]] = {}
-    if case is None:
-        return result
-    for axis in case.grid.periodic:
-        number, line = "xyz".index(axis), solution.coordinates.get(axis, np.zeros(1))
-        low, high = float(case.grid.lower[number]), float(case.grid.upper[number])
-        covered = len(line) * (line[-1] - line[0]) / max(len(line) - 1, 1)
-        if math.isclose(covered, high - low, rel_tol=1e-9):
-            result[axis] = low, high
-    return result
-
-
-def _layers(values: Any, frame: tuple[int, ...], first: int, stop: int, count: int) -> np.ndarray:
+def _layers(values: Any, frame: Frame, first: int, stop: int, count: int) -> np.ndarray:
     """Layers of a field along its slowest axis: layer -1 is the last one, layer `count` the first
     one."""
     parts = [values[(*frame, slice(max(first, 0), min(stop, count)))]]
@@ -273,8 +256,7 @@ def _difference(
     def pairs() -> Iterator[Block]:
         return _paired(one, two, field, pairing) if pairing else blocks([one, two], field)
 
-    compared = [n for n, _ in pairing.frames] if pairing else []
-    frames = [(n,) if n is not None else () for n in compared] if pairing else None
+    frames = [frame for frame, _ in pairing.frames] if pairing else None
     for _, _, (a,) in blocks([one], field, frames):
         scale = max(scale, float(np.abs(a[np.isfinite(a)]).max(initial=0.0)))
     grid = one if pairing is None or pairing.finer != 0 else two

@@ -14,7 +14,6 @@ from heatsolve.case.load import recorded
 from heatsolve.errors import InputError
 from heatsolve.io.reader import Solution, Source, cuts, evenly, read
 from heatsolve.report import shown
-from heatsolve_post.compare import periodic_ends
 
 DRAWN_POINTS = 1000
 """The most points along an axis of a figure."""
@@ -221,9 +220,11 @@ def _nearest(solution: Solution, axis: str, place: float) -> int:
             f"{solution.path} has no axis {axis}, only {', '.join(solution.coordinates)}"
         )
     room = 0.5005 * (line[-1] - line[0]) / max(1, len(line) - 1)
-    period = periodic_ends(solution).get(axis)
-    if period and line[-1] + room < place <= period[1] + 1e-9 * (period[1] - period[0]):
-        place = line[0]  # a periodic axis ends where it begins
+    domain = domain_of(solution)
+    if axis in domain.periodic:
+        low, high = domain.ends[axis]
+        if line[-1] + room < place <= high + 1e-9 * (high - low):
+            place = line[0]  # a periodic axis ends where it begins
     if not line[0] - room <= place <= line[-1] + room:  # walls lie half a cell beyond cells
         ends = f"outside {line[0]:g} to {line[-1]:g}"
         alone = f"not in {solution.path}, which has the plane {axis} = {line[0]:g} alone"

@@ -28,6 +28,9 @@ from heatsolve.io.layout import (
 )
 from heatsolve.report import shown
 
+Frame = tuple[int, ...]
+"""The number of a frame, () in a steady file."""
+
 
 @dataclass(frozen=True, eq=False)
 class Solution:
@@ -76,6 +79,11 @@ class Solution:
         """The shape of each field."""
         frames = () if self.time is None else (len(self.time),)
         return (*frames, *map(len, self.coordinates.values()))
+
+    @property
+    def last(self) -> Frame:
+        """The last frame."""
+        return () if self.time is None else (len(self.time) - 1,)
 
     @property
     def case(self) -> dict[str, Any]:
@@ -189,17 +197,16 @@ def evenly(count: int, most: int) -> np.ndarray:
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
 
 
-Block = tuple[tuple[int, ...], int, list[np.ndarray]]
-"""The number of the frame, () in a steady file; the first row; the values in each of some files."""
+Block = tuple[Frame, int, list[np.ndarray]]
+"""The frame, the first row, and the values in each of some files."""
 
 
 def blocks(
-    sources: Sequence[Source], field: str, frames: Sequence[tuple[int, ...]] | None = None
+    sources: Sequence[Source], field: str, frames: Sequence[Frame] | None = None
 ) -> Iterator[Block]:
     """One field of several files, of one shape, block by block: the files may exceed the memory.
 
-    `frames`: the numbers of frames of a march, () for a steady file; by default all. Raises as
-    `read` does.
+    `frames`: by default all. Raises as `read` does.
     """
     with ExitStack() as stack:
         opened = [stack.enter_context(values_of(source, field)) for source in sources]
@@ -247,10 +254,9 @@ def ranges(source: Source) -> dict[str, tuple[float, float, float, int]]:
     Read block by block. Raises as `read` does.
     """
     solution, result = read(source, fields=()), {}
-    last = () if solution.time is None else (len(solution.time) - 1,)
     for name in solution.names:
         low, high, total, valid, missing = math.inf, -math.inf, 0.0, 0, 0
-        for _, _, (block,) in blocks([solution], name, [last]):
+        for _, _, (block,) in blocks([solution], name, [solution.last]):
             numbers = block[~np.isnan(block)]
             valid, missing = valid + numbers.size, missing + block.size - numbers.size
             low, high = numbers.min(initial=low), numbers.max(initial=high)

@@ -143,7 +143,8 @@ class Log:
         self.state.size = max(sizes)
 
     def begin(self, stepper: Stepper, has_row: bool) -> None:
-        """Begin a step that will be checked, and may have a row in any case."""
+        """Begin a step that will be checked; `has_row`: whether it will have a row of the history
+        also if the march is not steady."""
         stepper.is_measured = has_row
         if self._norm == "sum-change":
             self._total = self._sum(stepper)

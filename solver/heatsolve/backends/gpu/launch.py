@@ -66,11 +66,12 @@ neighbours and 7 to 22 % off sweeps with variable coefficients (H200).
 
 def shape_of(signature: Signature, tape: Tape) -> Shape:
     """The shape for the threads of a sweep."""
-    shape = _untuned(signature, tape)
+    shape = _tuned(signature, tape)
     return replace(shape, alignment=ALIGNMENT if signature.aligned else shape.columns)
 
 
-def _untuned(signature: Signature, tape: Tape) -> Shape:
+def _tuned(signature: Signature, tape: Tape) -> Shape:
+    """The measured shape for the kind of a sweep."""
     if signature.pairs:
         return PAIRS[signature.dimension]
     count = len(signature.outputs)

@@ -257,16 +257,16 @@ class ImmersedBoundary:
         (asks all processes): not 0 where an obstacle covers part of a wall, or touches another one.
         `enclosed` is 1 in cells that are cut off from the flow, whose pressure has no level; its
         ghosts are known."""
-        cells, result = self._backend.to_host(enclosed), {}
-        for column, name, number in self.columns():
-            if name not in self._components:
-                continue
-            axis, inside = self._components.index(name), slices(self._regions[name])
+        cells, forces, count = self._backend.to_host(enclosed), {}, 1 + len(self._case.obstacles)
+        for axis, name in enumerate(self._components):
+            inside = slices(self._regions[name])
             falls = (np.roll(cells, -1, axis=axis) - cells)[inside]
-            mine = falls[self.stencils[name].owner[inside] == -(number + 1)].sum()
-            if total := sum(self._halo.ranks.gather(float(mine))):
-                result[column] = total / self._grid.axes[axis].spacing
-        return result
+            owner = np.maximum(-self.stencils[name].owner[inside], 0)
+            mine = np.bincount(owner.ravel(), falls.ravel(), count)
+            forces[name] = sum(self._halo.ranks.gather(mine)) / self._grid.axes[axis].spacing
+        columns = [each for each in self.columns() if each[1] in forces]
+        totals = {column: float(forces[name][1 + number]) for column, name, number in columns}
+        return {column: total for column, total in totals.items() if total != 0.0}
 
     def add_forces(
         self,

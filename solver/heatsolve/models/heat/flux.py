@@ -48,20 +48,14 @@ def beyond_two(axis: int, first: int, second: int) -> Point:
     return extrapolated
 
 
-def through_faces(problem: "Conduction", number: int, temperature: Any) -> Any:
+def through_faces(problem: "Conduction", number: int, field: Any) -> Any:
     """The flux through the face below each point along an axis, walls included (W/m2).
 
-    The fluxes through the faces above the last points of this process are included.
+    The fluxes through the faces above the last points of this process are included. The ghosts of
+    the `field` are known.
     """
-    grid, volumes = problem.grid, problem.volumes
+    grid, volumes, result = problem.grid, problem.volumes, problem.backend.zeros(problem.grid.shape)
     axis, (low, high) = grid.axes[number], grid.axes[number].own
-    result, field = problem.backend.zeros(grid.shape), with_ghosts(problem, temperature)
-    for wall in volumes.walls:  # at corners a wall of a slower axis has written its own ghosts
-        if wall.axis == number and axis.half_volumes[wall.side]:
-            ambient = volumes.ghost_values(wall, problem.time)
-            if ambient is not None:
-                layer = ((low - 1, low), (high, high + 1))[wall.side]
-                problem.place(field, replaced(grid.stored, number, layer), ambient)
     conductance = problem.faces[2 * (grid.dimension - 1 - number)]
     region = replaced(grid.stored, number, (low, high + 1))
     args = field, conductance, axis.spacing
@@ -81,7 +75,14 @@ def heat_flux(problem: "Conduction", number: int, temperature: Any) -> Any:
     from the faces inside."""
     grid, sweep = problem.grid, problem.backend.sweep
     axis, (low, high) = grid.axes[number], grid.axes[number].own
-    faces, result = through_faces(problem, number, temperature), problem.backend.zeros(grid.shape)
+    field, result = with_ghosts(problem, temperature), problem.backend.zeros(grid.shape)
+    for wall in problem.walls:  # at corners a wall of a slower axis has written its own ghosts
+        if wall.axis == number and axis.half_volumes[wall.side]:
+            ambient = problem.volumes.ghost_values(wall, problem.time)
+            if ambient is not None:
+                layer = ((low - 1, low), (high, high + 1))[wall.side]
+                problem.place(field, replaced(grid.stored, number, layer), ambient)
+    faces = through_faces(problem, number, field)
     # A literal update copies the points beside insulated walls to nodes on the wall.
     walls = [w for w in problem.walls if w.condition.kind.given_flux is not None]
     insulated = {w.side for w in walls if w.axis == number}
@@ -107,6 +108,7 @@ def heat_flows(problem: "Conduction") -> dict[str, float]:
     """The heat that leaves through each wall, as `heat_flow_left`: the sum over its faces (W; asks
     all processes). In 2D for a depth of 1 m, in 1D for a cross-section of 1 m2."""
     grid, backend, result = problem.grid, problem.backend, {}
+    field = with_ghosts(problem, problem.temperature)
     for number, whole in reversed(list(enumerate(problem.whole.axes))):
         if whole.periodic:
             continue
@@ -114,7 +116,7 @@ def heat_flows(problem: "Conduction") -> dict[str, float]:
         for other, axis in enumerate(grid.axes):
             if other != number:
                 area = area * axis.spacing / problem.volumes.ratios[other]
-        args = through_faces(problem, number, problem.temperature), backend.to_device(area)
+        args = through_faces(problem, number, field), backend.to_device(area)
         low, high = grid.axes[number].own
         for side, wall in enumerate(WALLS[whole.name]):
             total = backend.accumulator("sum")
