@@ -173,8 +173,10 @@ class Emulated(NumpyBackend):
         """Whether the gate is."""
 
     padded = DeviceBackend.padded
+    fewest_in_legs = DeviceBackend.fewest_in_legs
     most_fused = DeviceBackend.most_fused
     cycle_leg = DeviceBackend.cycle_leg
+    reads_other_ends = DeviceBackend.reads_other_ends
     _compile_fused = DeviceBackend._compile_fused
     _cluster = DeviceBackend._cluster
     _prepare_resident = DeviceBackend._prepare_resident

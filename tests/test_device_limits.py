@@ -153,6 +153,10 @@ def chosen(card, precision="float64"):
         assert make_pass(backend, mean_of_six, (20, 20, 20), (1.0 / 6.0,), 99) == 99
     two_steps(backend, "nodes = [20, 18]", "vgvv", "", "multigrid")
     two_steps(backend, "nodes = [12, 10, 11]", "vgvrvv", "", "multigrid")
+    with pytest.MonkeyPatch.context() as patch:  # small legs
+        patch.setattr(cycle_legs, "FEWEST_POINTS", {2: 1 << 20, 3: 1 << 20})
+        two_steps(backend, "nodes = [20, 18]", "vgvv", "", "multigrid")
+        two_steps(backend, "nodes = [12, 10, 11]", "vgvrvv", "", "multigrid")
     return two, three, backend.kernels
 
 
@@ -164,7 +168,7 @@ def defined(source, name):
 
 def families(kernels):
     """One kernel of each: in how many dimensions, with which sweeps, and what else it does."""
-    names = ("WRAPS_K", "T", "LEVELS", "RESTRICTS", "CORRECTS", "OWN")
+    names = ("WRAPS_K", "T", "LEVELS", "RESTRICTS", "CORRECTS", "OWN", "AXES")
     found = {}
     for source, taken in kernels.items():
         found.setdefault(tuple(defined(source, name) for name in names), (source, *taken))

@@ -11,7 +11,7 @@ from test_solvers import case_text
 
 from heatsolve.backends import SweepSequence
 from heatsolve.backends.gpu import backend as gpu_backend
-from heatsolve.backends.gpu import cycle_legs, fused_sweeps
+from heatsolve.backends.gpu import cycle_legs, fused_sweeps, small_legs
 from heatsolve.backends.gpu.fused_sweeps import (
     DEPTHS,
     cut_extent,
@@ -198,6 +198,9 @@ def test_a_sum_ends_a_pass():
     assert max(DEPTHS[2]) == 7
 
 
+FEWEST_POINTS = cycle_legs.FEWEST_POINTS
+
+
 @pytest.fixture(autouse=True)
 def fused_on_small_grids(monkeypatch):
     monkeypatch.setattr(cycle_legs, "FEWEST_POINTS", {2: 0, 3: 0})
@@ -217,6 +220,9 @@ GRIDS = {
     "uneven": ("cells = [229, 97]\nupper = [229, 97]", "rgvg", ""),
     "three sweeps": ("cells = [66, 40]", "vvgv", "sweeps = 3"),
 }
+
+
+BOTH = ("multigrid", "mgcg")
 
 
 def two_steps(
@@ -244,7 +250,7 @@ def two_plain_steps(*given):
 
 @pytest.mark.few(3)
 @pytest.mark.parametrize("name", MACHINES)
-@pytest.mark.parametrize("method", ["multigrid", "mgcg"])
+@pytest.mark.parametrize("method", BOTH)
 @pytest.mark.parametrize("grid", GRIDS)
 def test_cycle_legs_have_the_bits_of_single_sweeps(grid, method, name):
     backend = machine(name)
@@ -360,11 +366,14 @@ LOOKED_AT = {
 }  # fmt: skip
 
 
-@pytest.mark.few(1)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", MACHINES)
+@pytest.mark.parametrize("fewest", [{2: 0, 3: 0}, FEWEST_POINTS])
 @pytest.mark.parametrize("grid", LOOKED_AT)
-def test_norms_that_cycles_find_on_their_way(grid, name):
+def test_norms_that_cycles_find_on_their_way(grid, fewest, name, monkeypatch):
     """Every check of a run is that of the residual, whoever computes it."""
+    monkeypatch.setattr(cycle_legs, "FEWEST_POINTS", fewest)
+    without = fewest is FEWEST_POINTS and grid in ("cells", "odd torus")  # no small legs
 
     def history(backend):
         given, walls, solver = LOOKED_AT[grid]
@@ -375,7 +384,7 @@ def test_norms_that_cycles_find_on_their_way(grid, name):
         iteration = make_method(case, system, problem.temperature)
         looks = iteration.accumulator(kind_of(case.solver.norm))
         assert (looks is iteration.accumulator(kind_of(case.solver.norm))) == (
-            backend.name != "numpy"
+            backend.name != "numpy" and not without
         )
         criterion = Criterion(case.solver, system, problem.temperature)
         return iterate(iteration, criterion, Report(quiet=True, mute=True)).history
@@ -431,12 +440,47 @@ def test_cycle_legs_in_3d_have_the_bits_of_single_sweeps(grid, name):
     assert got[INSIDE].tobytes() == expected[INSIDE].tobytes()
 
 
+IN_SMALL_LEGS = {
+    **{f"{grid}, {method}": (*GRIDS[grid], method) for grid in GRIDS for method in BOTH},
+    **SPACES,
+    "FMG": ("nodes = [36, 28, 27]", "vgvrvv", "cycle = 'FMG'", "multigrid"),
+    "FMG in 2D": ("nodes = [67, 98]\nperiodic = ['y']", "vg--", "cycle = 'FMG'", "multigrid"),
+    "single precision": ("nodes = [66, 131]", "gvrv", "precision = 'float32'", "multigrid"),
+}
+
+
+@pytest.mark.few(6)
+@pytest.mark.parametrize("name", MACHINES)
+@pytest.mark.parametrize("rounds", [0, 1000])
+@pytest.mark.parametrize("grid", IN_SMALL_LEGS)
+def test_small_legs_have_the_bits_of_single_sweeps(grid, rounds, name, monkeypatch):
+    """With the largest tiles and with the smallest ones."""
+    monkeypatch.setattr(cycle_legs, "FEWEST_POINTS", FEWEST_POINTS)
+    monkeypatch.setattr(small_legs, "ROUNDS", rounds)
+    given = IN_SMALL_LEGS[grid]
+    precision = "float32" if "float32" in given[2] else "float64"
+    expected = two_steps(NumpyBackend(precision), *given)
+    got = two_steps(machine(name, precision), *given)
+    inside = INSIDE[: got.ndim]
+    assert got[inside].tobytes() == expected[inside].tobytes()
+
+
+def test_small_legs_need_two_colours():
+    given = "cells = [97, 65]", "rgvg", "smoother = 'chebyshev'", "multigrid"
+    emulated = Emulated()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cycle_legs, "FEWEST_POINTS", FEWEST_POINTS)
+        assert two_steps(emulated, *given).tobytes() == two_plain_steps(*given).tobytes()
+    assert emulated.launched == 0
+
+
 @pytest.mark.few(2)
 @pytest.mark.parametrize("name", MACHINES)
+@pytest.mark.parametrize("fewest", [{2: 0, 3: 0}, FEWEST_POINTS])
 @pytest.mark.parametrize("solver", ["method = 'multigrid'", "method = 'multigrid'\ncycle = 'FMG'"])
-def test_a_source_that_is_the_same_everywhere(solver, name, monkeypatch):
-    """Cycle legs in 3D want an array of it."""
-    monkeypatch.setattr(cycle_legs, "FEWEST_POINTS", {2: 0, 3: 0})
+def test_a_source_that_is_the_same_everywhere(solver, fewest, name, monkeypatch):
+    """Legs of large grids in 3D want an array of it."""
+    monkeypatch.setattr(cycle_legs, "FEWEST_POINTS", fewest)
 
     def solved(backend):
         case = parse(case_text("nodes = [21, 20, 22]", "vgvrvv", "1.5", solver), "case")

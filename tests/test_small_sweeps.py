@@ -12,7 +12,7 @@ import pytest
 from emulated import Emulated, with_ends
 from test_multigrid import noisy_system
 
-from heatsolve.backends.gpu import cycle_legs, graphs
+from heatsolve.backends.gpu import cycle_legs, graphs, small_legs
 from heatsolve.backends.gpu.backend import DeviceBackend
 from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.linear.multigrid.cycle import Multigrid
@@ -22,6 +22,12 @@ from heatsolve.stencil import dependencies as touched
 from heatsolve.stencil.language import scaled, shifted
 
 pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler, g++")
+
+
+@pytest.fixture(autouse=True)
+def without_small_legs(monkeypatch):
+    """Coarse levels of multigrid are then made by small sweeps."""
+    monkeypatch.setattr(small_legs, "TILES", {2: [], 3: []})
 
 
 class Replaying(Emulated):
@@ -271,7 +277,7 @@ def test_tables_live_as_long_as_what_plays_them():
 
 def test_passes_between_them(monkeypatch):
     """Half cycles of a GPU and small sweeps take turns, each in its place."""
-    monkeypatch.setattr(cycle_legs, "FEWEST_POINTS", {2: 900, 3: 900})
+    monkeypatch.setattr(cycle_legs, "FEWEST_POINTS", {2: 450, 3: 900})
     backend = Replaying()
     expected = two_steps(NumpyBackend(), Multigrid, *PROBLEMS["square"])
     assert two_steps(backend, Multigrid, *PROBLEMS["square"])[0] == expected[0]

@@ -739,6 +739,10 @@ class Backend(ABC):
         """
         return None
 
+    def reads_other_ends(self, leg: CycleLeg) -> bool:
+        """Whether this leg needs no ghosts of the coarse array at the ends of periodic axes."""
+        return False
+
     def _compile_fused(
         self,
         point: Point,

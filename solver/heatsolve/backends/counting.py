@@ -212,6 +212,9 @@ class CountingBackend(NumpyBackend):
 
         return run
 
+    def reads_other_ends(self, leg: CycleLeg) -> bool:
+        return self.machine.reads_other_ends(leg)
+
     def cycle_leg(self, leg: CycleLeg) -> Callable[[Any, Any], None] | None:
         if self.machine.cycle_leg(leg) is None:
             return None

@@ -31,6 +31,7 @@ from heatsolve.backends.compilation import compiling, load_or_make, load_or_make
 from heatsolve.backends.gpu.cycle_legs import (
     LegKernels,
     fewest_points,
+    is_small,
     kernels_of,
     makes_leg,
     padded,
@@ -507,6 +508,9 @@ class DeviceBackend(Backend):
 
     def padded(self, shape: Sequence[int]) -> tuple[int, ...]:
         return padded(shape) if self.limits.has_fused_sweeps else tuple(shape)
+
+    def reads_other_ends(self, leg: CycleLeg) -> bool:
+        return is_small(leg)
 
     def cycle_leg(self, leg: CycleLeg) -> Callable[[Any, Any], None] | None:
         if not self.limits.has_fused_sweeps or not makes_leg(leg, self.precision, self.limits):

@@ -54,6 +54,8 @@ from heatsolve.backends.gpu.fused_sweeps import (
     work_of,
 )
 from heatsolve.backends.gpu.launch import Compiled, Launch
+from heatsolve.backends.gpu.small_legs import makes_small_leg, small, tile_of
+from heatsolve.backends.gpu.small_legs import source as small_source
 from heatsolve.stencil.trace import Signature, describe
 
 if TYPE_CHECKING:
@@ -211,6 +213,9 @@ There are then too few blocks to hide the latency of a row or a plane, and the l
 kernel comes from memory again for each launch. On an H200 a cycle takes 100 us by legs and 107 by
 single sweeps on 513 squared, 125 and 157 on 96 cubed, but 116 and 110 on 80 cubed.
 """
+TIMES_WITHOUT = 2
+"""The factor of the fewest points in 2D where blocks do not overlap: small legs are as fast on
+0.5 million points (a cycle takes 79 us on 724 squared either way, 50 and 62 on 512 squared)."""
 TIMES_WITH_FIELDS = 10
 """The factor of the fewest points in 2D for coefficients that vary along both axes, which a lane
 loads for each row: a step of a cylinder takes 2.6 ms by legs and 2.05 ms by single sweeps on 0.3
@@ -246,17 +251,14 @@ def makes_leg(leg: CycleLeg, precision: str, limits: Limits) -> bool:
     """
     if len(leg.shape) not in (2, 3) or max(leg.shape) > LARGEST:
         return False
-    fewest = fewest_points(len(leg.shape))
-    # Blocks that overlap keep their legs: single sweeps would exchange ghosts for each colour.
-    if len(leg.shape) == 2 and has_fields(leg) and leg.counted is None:
-        fewest *= TIMES_WITH_FIELDS
-    if math.prod(leg.shape) < fewest:
-        return False
     if len(leg.colours) > MOST_SWEEPS:
         return False
     shapes = [getattr(operand, "shape", ()) for operand in (*leg.stages[0], *leg.operands)]
     if any(shape[-1] != leg.pitch for shape in shapes if shape and 1 not in shape):
         return False
+    if is_small(leg):
+        (work,) = parts_of(leg, precision, False)
+        return leg.counted is None and makes_small_leg(leg, work, limits)
     if len(leg.shape) == 3:
         if leg.norm is not None and not leg.restricts:  # its kernel only stores the result
             return False
@@ -276,6 +278,14 @@ def makes_leg(leg: CycleLeg, precision: str, limits: Limits) -> bool:
     whole = {n for n, kind in enumerate(work.signature.arguments) if n and not any(kind)}
     along = fetched_along(work)
     return fits and near and along in whole and len(whole) <= MOST_WHOLE
+
+
+def is_small(leg: CycleLeg) -> bool:
+    """Whether the kernels of this module are slower than those of `small_legs`, or than sweeps."""
+    most = fewest_points(len(leg.shape))
+    if len(leg.shape) == 2 and leg.counted is None:
+        most *= TIMES_WITH_FIELDS if has_fields(leg) else TIMES_WITHOUT
+    return math.prod(leg.shape) < most
 
 
 def has_fields(leg: CycleLeg) -> bool:
@@ -341,13 +351,14 @@ def parts_of(leg: CycleLeg, precision: str, gated: bool) -> Iterator[FusedSweeps
         if leg.residual is not None:
             tape, norm = signature(leg.operands).tape(leg.residual), leg.norm and leg.norm.kind
             last = replace(last, residual=tape, residual_operands=_numbers(leg), residual_norm=norm)
-    if axes == 2 and leg.colours:
-        yield last
+    is_in_one = axes == 2 or is_small(leg)
+    if is_in_one and leg.colours:
+        yield small(last) if is_small(leg) else last
         return
     if leg.restricts:  # a kernel without sweeps reads their result
         last = replace(last, varying=(), norms=(), colours=())
-    if axes == 2:
-        yield last
+    if is_in_one:
+        yield small(last) if is_small(leg) else last
         return
     first = leg.region[0][0]
     parts = [last]
@@ -414,6 +425,11 @@ def _ready(
                 (low, max(high, 2 * extent - 3))
                 for (low, high), extent in zip(leg.region, extents, strict=True)
             )
+    if is_small(leg):
+        tile = tile_of(work, leg.region, backend.limits)
+        kernel = FusedKernel(work, backend.limits, tile, small_source)
+        launch = replace(tile.launch(covered), bounds=(*leg.shape, leg.pitch))
+        return kernel, backend.c_kernel(kernel.source, kernel.bytes_shared), launch, more
     shapes = shapes_of(work)
     if len(leg.shape) == 3:  # tiles begin at even rows
         rows = covered[1][0] // 2 * 2, covered[1][1]

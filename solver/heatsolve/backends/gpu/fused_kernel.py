@@ -320,6 +320,8 @@ class Reads:
         if not varying:
             self.lines.append(f"const real {name} = {array}[0];")
             return name
+        if not layout.loops:  # nothing else is held
+            return f"{array}[{place_of(constant, indices)}]"
         remade = number == INVERSE and self._work.inverse is not None  # it lies in no cache there
         if remade and self._work.is_uniform(number) and not any(constant):
             return self._beside_walls(-1, name, number, self._made_anew(name))
