@@ -755,13 +755,15 @@ def test_a_piece_takes_a_single_row_that_is_left_over(extent):
 
 
 @pytest.mark.parametrize(
-    ("nodes", "conductivity", "fused"),
-    [([40, 30], "1", True), ([40, 30], "1 + y", True), ([40, 30], "1 + x*y", False),
-     ([110, 100], "1 + x*y", True)],
+    ("nodes", "conductivity", "small"),
+    [([60, 40], "1", False), ([60, 40], "1 + y", False), ([60, 40], "1 + x*y", True),
+     ([110, 100], "1 + x*y", False), ([40, 30], "1", True)],
 )  # fmt: skip
-def test_legs_where_they_are_faster(nodes, conductivity, fused, monkeypatch):
-    """Coefficients that vary along both axes are loaded for each row: legs need larger grids."""
+def test_legs_where_they_are_faster(nodes, conductivity, small, monkeypatch):
+    """Coefficients that vary along both axes are loaded for each row: legs of large grids then need
+    larger grids."""
     monkeypatch.setattr(cycle_legs, "FEWEST_POINTS", {2: 1000})
     system, u = noisy_system(f"nodes = {nodes}", "vvvv", conductivity, Emulated())
     finest = MultigridCG(system, u)._correction._levels[0]
-    assert isinstance(finest, FusedLevel) is fused
+    assert isinstance(finest, FusedLevel)
+    assert finest._reads_other_ends is small  # as only small legs do

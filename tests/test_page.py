@@ -13,12 +13,21 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import heatsolve
+from heatsolve.case.load import parse
 from heatsolve.case.sections import Profile
 from heatsolve.cli import app
 from heatsolve.errors import CaseError, FileFailure, InputError
 from heatsolve.io.reader import read
+from heatsolve.runner import run
 from heatsolve.tools import measure
-from heatsolve_post.curves import profile_of, roofline_figure, watched, watched_figure
+from heatsolve_post.curves import (
+    holds_profile,
+    profile_figure,
+    profile_of,
+    roofline_figure,
+    watched,
+    watched_figure,
+)
 from heatsolve_post.page import report
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -139,6 +148,37 @@ def test_a_profile_is_interpolated_across_the_line(results):
         rows = [np.interp(0.3, x, row) for row in plane]
         assert values[number] == pytest.approx(np.interp(0.55, z, rows), abs=1e-14)
         assert line[number] == at
+
+
+@pytest.mark.parametrize("kind", ["nodes", "cells"])
+def test_profiles_around_a_periodic_axis(kind, tmp_path):
+    profile = PROFILE["reference.profile"][0] | {"field": "temperature", "values": [0.0, 9.0]}
+    text = f"""[grid]
+{kind} = [9, 8]
+periodic = ["y"]
+[boundary]
+left.temperature.value = "cos(2*pi*y)"
+right.temperature.value = "cos(2*pi*y)"
+[source]
+temperature = "4*pi**2*cos(2*pi*y)"
+"""
+    run(parse(text, "case"), "numpy", tmp_path / "a.h5")
+    solution = read(tmp_path / "a.h5")
+    field, y = solution.fields["temperature"], solution.coordinates["y"]
+    for place in (0.0, 0.03, 0.93, 1.0):
+        wanted = Profile.model_validate(profile | {"along": "x", "through": [0.0, place],
+                                                   "positions": [0.5, 2.0]})  # fmt: skip
+        assert holds_profile(solution, wanted)
+        _, values = profile_of(solution, wanted)
+        around = [np.interp(place, y, column, period=1.0) for column in field.T]
+        assert values == pytest.approx(around, abs=1e-13)
+        assert profile_figure(solution, wanted)[1].endswith("apart at the 1 of 2 positions between "
+                                                            "points of this file")  # fmt: skip
+    along = {"along": "y", "through": [0.5, 0.0], "positions": [0.0, 1.0], "values": [9, 9]}
+    along = Profile.model_validate(profile | along)
+    line, values = profile_of(solution, along)
+    assert np.interp(1.0, line, values) == pytest.approx(np.interp(0.0, line, values), abs=1e-13)
+    assert profile_figure(solution, along)[1].endswith("apart")
 
 
 def test_a_profile_through_points_that_a_file_lacks_is_not_drawn(tmp_path):

@@ -417,6 +417,28 @@ def test_young_optimum():
     assert Sor(system, problem.temperature).omega == pytest.approx(exact, rel=2e-3)
 
 
+def test_over_relaxation_around_an_odd_periodic_axis(tmp_path):
+    """Neighbours across its end have one colour: Young's optimum diverged."""
+    for cells in (7, 8, 9):
+        text = f"""[grid]
+cells = [{cells}, 5]
+upper = [0.61, 1.03]
+periodic = ["x"]
+[model]
+conductivity = "1 + x*x"
+[source]
+temperature = 1
+[boundary]
+bottom.temperature.value = 0
+top.temperature.gradient = 0
+[solver]
+method = "sor"
+"""
+        problem, system = system_of(text)
+        assert (Sor(system, problem.temperature).omega == 1.0) == (cells % 2 == 1)
+        assert run(parse(text, "case"), "numpy", tmp_path / f"{cells}.h5").outcome.converged
+
+
 def test_update_and_max_norms(tmp_path):
     """The stop is at the first iteration whose norm meets the criterion, for each norm."""
     for norm in ("l2", "max"):

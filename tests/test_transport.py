@@ -15,6 +15,7 @@ from heatsolve.errors import CaseError, Diverged, InputError, Interrupted
 from heatsolve.io.reader import read
 from heatsolve.models import stability
 from heatsolve.models.transport.convection import Convection
+from heatsolve.report import Report
 from heatsolve.runner import run
 from heatsolve.tools.check import preview
 
@@ -657,6 +658,101 @@ def test_a_box_is_set_again_at_the_first_step_from_then_on(tmp_path, due, step):
     sums = read(result.path).fields["concentration"].sum(axis=1)
     rises = [n for n in range(1, len(sums)) if sums[n] > sums[n - 1] + 1e-6]
     assert rises == [step + 1]
+
+
+PULSE = """[[initial.box]]
+field = "{field}"
+value = {value}
+lower = [0.3]
+upper = [0.6]
+again = [{again}]
+"""
+
+
+def test_no_box_is_forgotten_in_silence(tmp_path, capsys):
+    """No step begins after its time."""
+    for due, told in ((0.9, False), (0.95, True)):
+        text = CASE.format(
+            model="diffusivity = 0.01", grid="cells = [16]\nperiodic = ['x']", walls="", end=1,
+            initial="concentration = 0", time="step = 0.1",
+        )  # fmt: skip
+        case = parse(text + PULSE.format(field="concentration", value=1, again=due), "case")
+        run(case, "numpy", tmp_path / f"{due}.h5", Report())
+        said = "initial.box.0.again: no step begins at t = 0.95 or later, so the box is not set"
+        assert (said in capsys.readouterr().err) == told
+
+
+def test_a_march_is_not_steady_before_its_last_box(tmp_path):
+    walls = "left.concentration.value = 0\nright.concentration.gradient = 0"
+    box = PULSE.format(field="concentration", value=1, again=3.0)
+    result = solve(
+        "numpy", tmp_path, "velocity = [1]\ndiffusivity = 0.05", "cells = [20]",
+        "concentration = 0", 20, "cfl = 0.5\ntolerance = 1e-6", walls, box,
+    )  # fmt: skip
+    assert 3.5 < result.outcome.history["time"][-1] < 19 and result.outcome.ending == "tolerance"
+
+
+FAST = "cells = [100]\nupper = [4]", "velocity_x = 0"
+LEFT_TO_RIGHT = "left.velocity_x.value = 0\nright.velocity_x.gradient = 0"
+
+
+def test_steps_are_chosen_for_the_values_of_a_box(tmp_path):
+    """Upwind differences keep the values in their range."""
+    box, model = PULSE.format(field="velocity_x", value=5, again=1.5), "velocity = 'self'"
+    given = model, *FAST, 1.6, "cfl = 0.8", LEFT_TO_RIGHT, box
+    field = solve("numpy", tmp_path, *given).fields["velocity_x"]
+    assert field.min() >= 0.0 and 3.0 < field.max() <= 5.0
+    later = PULSE.format(field="velocity_x", value=0, again=1.0)
+    hidden = box + later  # at the start the second box hides the first
+    with pytest.raises(InputError, match=r"a step of 0\.05 is unstable"):
+        solve("numpy", tmp_path / "b", model, *FAST, 1.6, "step = 0.05", LEFT_TO_RIGHT, hidden)
+
+
+@pytest.mark.parametrize("grid, share", [("cells = [20]", 0.4), ("nodes = [20]", 0.4)])
+def test_boxes_across_a_periodic_end(tmp_path, grid, share):
+    model = '[model]\nkind = "transport"\n'
+    for lower, upper in ((0.8, 1.2), (-0.2, 0.2), (-0.2 + 1e-12, 1.2 - 1e-12)):
+        text = f"{model}[grid]\n{grid}\nperiodic = ['x']\n[[initial.box]]\nfield = "
+        text += f"'concentration'\nvalue = 'x'\nlower = [{lower}]\nupper = [{upper}]\n"
+        run(parse(text + "[time]\nend = 1\nstep = 1", "case"), "numpy", tmp_path / f"{lower}.h5")
+        found = read(tmp_path / f"{lower}.h5")
+        x = found.coordinates["x"]
+        inside = [(x >= low - 1e-9) & (x <= high + 1e-9)
+                  for low, high in ((lower + n, upper + n) for n in (-1, 0, 1))]  # fmt: skip
+        expected = np.where(np.any(inside, axis=0), x, 0.0)
+        assert np.array_equal(found.fields["concentration"][-1], expected)
+    assert (expected > 0).sum() >= share * len(x)
+
+
+DRIVES = {
+    "reversed": ("velocity = [1]\ndiffusivity = 0.01", "'where(t < 5, 1, -1)'", 0, -1.0),
+    "hidden": ("diffusivity = 1", "1", "'min(0.5, max(0, t - 5))'", 0.75),
+    "a pulse": ("velocity = [1]\ndiffusivity = 0.01", "'where(t > 5 and t < 5.5, 1, 0)'", 0, None),
+}
+
+
+@pytest.mark.parametrize("drive", DRIVES)
+def test_a_march_is_not_steady_before_its_drive_rests(tmp_path, drive):
+    """Also where the largest magnitude of all walls stays the same."""
+    model, left, right, mean = DRIVES[drive]
+    kind = "value" if drive == "hidden" else "gradient"
+    walls = f"left.concentration.value = {left}\nright.concentration.{kind} = {right}"
+    result = solve(
+        "numpy", tmp_path, model, "cells = [16]", "concentration = 0", 10,
+        "cfl = 0.5\ntolerance = 1e-6", walls,
+    )  # fmt: skip
+    assert result.outcome.history["time"][-1] > 5.5
+    if mean is not None:
+        assert result.fields["concentration"].mean() == pytest.approx(mean, abs=1e-5)
+
+
+def test_a_source_in_time_needs_a_step(tmp_path):
+    """Where nothing moves, no step follows from `time.cfl`."""
+    case = CASE + "[source]\nconcentration = 'sin(3*t)'"
+    text = case.format(model="", grid="cells = [4]\nperiodic = ['x']", walls="", end=1,
+                       initial="concentration = 0", time="cfl = 0.5")  # fmt: skip
+    with pytest.raises(InputError, match=r"give time\.step instead"):
+        run(parse(text, "case"), "numpy", tmp_path / "a.h5")
 
 
 def test_nothing_that_moves_takes_one_step(tmp_path):

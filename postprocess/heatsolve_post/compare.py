@@ -177,12 +177,11 @@ def _paired(one: Solution, two: Solution, field: str, pairing: Pairing) -> Itera
     files = (one, two)
     fine, coarse = files[pairing.finer], files[1 - pairing.finer]
     lines, targets = list(fine.coordinates.values()), list(coarse.coordinates.values())
-    domain = domain_of(fine)
-    periods = [
-        domain.ends[axis][1] - domain.ends[axis][0] if axis in domain.periodic else 0.0
-        for axis in fine.coordinates
+    periods = domain_of(fine).periods
+    around = [
+        brackets(line, target, periods.get(axis, 0.0))
+        for axis, line, target in zip(fine.coordinates, lines, targets, strict=True)
     ]
-    around = list(map(brackets, lines, targets, periods))
     with ExitStack() as stack:
         values = [stack.enter_context(values_of(each, field))[1] for each in files]
         row = math.prod(len(line) for line in lines[1:]) * 8

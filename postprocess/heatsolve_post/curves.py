@@ -16,7 +16,7 @@ from heatsolve.io.reader import Solution, cuts, evenly
 from heatsolve.report import count
 from heatsolve_post.compare import brackets
 from heatsolve_post.style import Figure, drawing_style, one_curve, shades
-from heatsolve_post.view import label_of
+from heatsolve_post.view import domain_of, label_of
 
 OF_THE_MARCH = (
     *("iteration", "step", "time", "dt", "residual", "divergence", "courant"),
@@ -129,8 +129,9 @@ def watched_figure(solution: Solution) -> Figure:
 def profile_of(solution: Solution, wanted: Profile) -> tuple[np.ndarray, np.ndarray]:
     """Positions and values of a field along a line, at the end of a march.
 
-    Across the line the field is interpolated linearly between the points around it, and
-    extrapolated to a wall half a cell away.
+    Across the line the field is interpolated linearly between the points around it, around the ends
+    of periodic axes, and extrapolated to a wall half a cell away. Along a periodic axis the line
+    has the point beyond each end, too.
     """
     lines = solution.coordinates
     through = dict(zip("xyz", wanted.through, strict=False))
@@ -138,18 +139,24 @@ def profile_of(solution: Solution, wanted: Profile) -> tuple[np.ndarray, np.ndar
     frame = len(solution.time) - 1 if solution.time is not None else 0
     line = lines[wanted.along]
     values = np.zeros(len(line))
-    for corner in itertools.product(*[_around(lines[axis], through[axis]) for axis in across]):
+    periods = domain_of(solution).periods
+    around = [_around(lines[axis], through[axis], periods.get(axis, 0.0)) for axis in across]
+    for corner in itertools.product(*around):
         at = {axis: number for axis, (number, _) in zip(across, corner, strict=True)}
         weight = float(np.prod([share for _, share in corner]))
         (profile,) = cuts(solution, wanted.field, [frame], at, len(line))
         values += weight * profile
+    if period := periods.get(wanted.along, 0.0):
+        line = np.concatenate([[line[-1] - period], line, [line[0] + period]])
+        values = np.concatenate([values[-1:], values, values[:1]])
     return line, values
 
 
-def _around(line: np.ndarray, place: float) -> Sequence[tuple[int, float]]:
-    """The numbers of the two points around a place, and their weights."""
-    (low,), (share,) = brackets(line, np.array([place]))
-    return [(n, w) for n, w in ((int(low), 1.0 - share), (int(low) + 1, share)) if w != 0.0]
+def _around(line: np.ndarray, place: float, period: float) -> Sequence[tuple[int, float]]:
+    """The numbers of the two points around a place, and their weights; `period`: see `brackets`."""
+    (low,), (share,) = brackets(line, np.array([place]), period)
+    pairs = ((int(low), 1.0 - share), (int(low) + 1, share))
+    return [(n % len(line), w) for n, w in pairs if w != 0.0]
 
 
 def holds_profile(solution: Solution, wanted: Profile) -> bool:
@@ -158,8 +165,9 @@ def holds_profile(solution: Solution, wanted: Profile) -> bool:
     A file of a box or a plane need not.
     """
     through = dict(zip("xyz", wanted.through, strict=False))
+    periods = domain_of(solution).periods
     for axis, line in solution.coordinates.items():
-        if axis != wanted.along:
+        if axis != wanted.along and axis not in periods:
             beyond = 0.5 * (line[1] - line[0]) if len(line) > 1 else 0.0
             beyond += 1e-9 * np.abs(line).max()
             if not line[0] - beyond <= through[axis] <= line[-1] + beyond:
@@ -167,11 +175,9 @@ def holds_profile(solution: Solution, wanted: Profile) -> bool:
     return wanted.field in solution.units
 
 
-def profile_figure(solution: Solution, wanted: Profile) -> tuple[Figure, float | None]:
-    """Both profiles in one Figure, and their largest difference at the reference's positions.
-
-    None if no position lies between points of the file.
-    """
+def profile_figure(solution: Solution, wanted: Profile) -> tuple[Figure, str]:
+    """Both profiles in one Figure, and a text: their largest difference at the reference's
+    positions that lie between points of the file."""
     line, values = profile_of(solution, wanted)
     positions, reference = np.array(wanted.positions), np.array(wanted.values)
     inside = (positions >= line[0]) & (positions <= line[-1])
@@ -185,7 +191,12 @@ def profile_figure(solution: Solution, wanted: Profile) -> tuple[Figure, float |
             label=wanted.source or "reference")  # fmt: skip
     ax.margins(x=0.01)
     drawing.legend(loc="outside lower center", fontsize=8)
-    return drawing, float(difference.max()) if difference.size else None
+    if not difference.size:
+        return drawing, "no position of the reference lies between points of this file"
+    apart = f"at most {difference.max():.2g} apart"
+    if not inside.all():
+        apart += f" at the {inside.sum()} of {inside.size} positions between points of this file"
+    return drawing, apart
 
 
 # ---- speed --------------------------------------------------------------------------------------

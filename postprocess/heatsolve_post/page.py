@@ -159,11 +159,8 @@ def _profiles(solution: Solution) -> Iterator[str]:
     if drawn:
         yield '<h2>Beside the reference</h2>\n<div class="figures">'
         for profile in drawn:
-            drawing, difference = profile_figure(solution, profile)
+            drawing, apart = profile_figure(solution, profile)
             name = profile.field.replace("_", " ")
-            apart = "no position of the reference lies between points of this file"
-            if difference is not None:
-                apart = f"at most {difference:.2g} apart"
             yield _image(drawing, f"profile of {name}", f"{name}: {apart}.")
         yield "</div>"
 

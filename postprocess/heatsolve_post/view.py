@@ -45,6 +45,11 @@ class Domain:
     periodic: frozenset[str]
     obstacles: tuple[Any, ...]
 
+    @property
+    def periods(self) -> dict[str, float]:
+        """The lengths of the periodic axes."""
+        return {axis: self.ends[axis][1] - self.ends[axis][0] for axis in self.periodic}
+
 
 @dataclass(frozen=True)
 class View:

@@ -50,4 +50,5 @@ def _is_field(value: Any, path: KeyPath) -> bool:
         return False
     if not (isinstance(value, np.ndarray) or hasattr(value, "coords")):
         return False
-    return value.ndim > 1 or hasattr(value, "coords") or value.size > MOST_COORDINATES
+    named = path[-1] == "array"
+    return named or value.ndim > 1 or hasattr(value, "coords") or value.size > MOST_COORDINATES

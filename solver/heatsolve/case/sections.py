@@ -340,7 +340,8 @@ class Solver(Section):
     weight: Annotated[PositiveReal, Le(2)] = 1.0
     """With jacobi: the weight of an update."""
     omega: Annotated[PositiveReal, Lt(2)] | None = None
-    """With sor: the over-relaxation factor; if not given, Young's optimum."""
+    """With sor: the over-relaxation factor. If not given: Young's optimum, but 1 where a periodic
+    axis has an odd number of points, because neighbours across its end have one colour."""
     tolerance: PositiveReal = 1e-8
     """The norm below which an iteration ends; for a step of flow see [flow](cases.md#flow)."""
     relative: StrictBool | None = None

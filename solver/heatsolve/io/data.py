@@ -179,7 +179,7 @@ def _csv(path: Path, given: Mapping[str, Any], axes: Sequence[str], across: str 
     """A table with the columns t, x, y, z and fields, its rows in any order; or a bare matrix,
     whose first row is the lowest."""
     if "time" in given:
-        raise InputError(f"{path} has no times: leave time out")
+        raise InputError(f"{path}: a table has its times in a column t: leave time out")
     header, table, lines_at = _table(path)
     named = bool(header)
     if not named:

@@ -72,14 +72,16 @@ class Sor(Pairwise):
     Points of one colour are no neighbours, so each half is one sweep whose points may be updated
     in any order. Without `omega`: Young's optimum 2 / (1 + sqrt(1 - rho^2)), rho the spectral
     radius of Jacobi's iteration (D. M. Young, "Iterative Solution of Large Linear Systems", 1971,
-    chapter 6).
+    chapter 6); but 1 where a periodic axis has an odd number of points: neighbours across its end
+    then have one colour, and over-relaxation may diverge.
     """
 
     def __init__(self, system: System, u: Any, omega: float | None = None):
         super().__init__(system, u)
         if omega is None:
             rho = 1.0 - system.spectrum()[0]
-            omega = 2.0 / (1.0 + math.sqrt(1.0 - rho * rho))
+            odd = any(axis.periodic and axis.all_unknowns % 2 for axis in system.grid.axes)
+            omega = 1.0 if odd else 2.0 / (1.0 + math.sqrt(1.0 - rho * rho))
         self.omega = omega
         divided, self._scale = division_by_diagonal(system, omega)
         self._point = one_colour_of(system.residual, divided)

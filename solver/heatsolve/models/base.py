@@ -23,7 +23,7 @@ from heatsolve.linear.stopping import Criterion
 from heatsolve.linear.system import Sweeps, System
 from heatsolve.models import stability
 from heatsolve.models.derived import derive
-from heatsolve.models.grid import Wall, grid_of, region_of, sample_of, walls_of
+from heatsolve.models.grid import Wall, grid_of, regions_of, sample_of, walls_of
 from heatsolve.models.statistics import Statistics
 from heatsolve.models.transport import equations as transport
 from heatsolve.models.transport.equations import Stage
@@ -32,9 +32,11 @@ from heatsolve.parallel.halo import Halo
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.parallel.transport import transport_of
 from heatsolve.stencil.expressions import evaluate, words
-from heatsolve.stencil.grid import WALLS, Grid, Region
+from heatsolve.stencil.grid import WALLS, Grid, Region, slices
 from heatsolve.stencil.language import copy, largest_magnitude
 
+Drive = tuple[list[np.ndarray], list[np.ndarray]]
+"""Values that walls give the fields, and rates (1/s) of sources: arrays of one process's block."""
 Fields = dict[str, Any]
 THICK_SLAB = 32
 """The least number of layers of a slab on a device."""
@@ -360,9 +362,26 @@ class Model(ABC):
         return self.walls_vary or self.sources_vary
 
     @abstractmethod
+    def drive(self, time: float) -> Drive:
+        """What walls give the fields of this block at a time, and the rates of its sources."""
+
     def driving_magnitudes(self, time: float) -> tuple[float, float]:
         """The largest magnitude that walls give the fields at a time, and the largest rate (1/s)
         at which sources change them (asks all processes)."""
+        return self._largest_of(*self.drive(time))
+
+    def drive_changes(self, time: float, since: float) -> tuple[float, float]:
+        """The largest change of a value that walls give, and of a rate, between two times (asks all
+        processes)."""
+        pairs = zip(self.drive(time), self.drive(since), strict=True)
+        changes = [[a - b for a, b in zip(now, then, strict=True)] for now, then in pairs]
+        return self._largest_of(*changes)
+
+    def _largest_of(self, *groups: Sequence[np.ndarray]) -> tuple[float, float]:
+        """The largest magnitude in both groups of arrays (asks all processes)."""
+        mine = [max((float(np.abs(a).max()) for a in group), default=0.0) for group in groups]
+        at_walls, of_sources = zip(*self.ranks.gather(mine), strict=True)
+        return max(at_walls), max(of_sources)
 
     @property
     def joins_steps(self) -> bool:
@@ -507,11 +526,15 @@ class Model(ABC):
                 -ROUNDING * step <= time - due < (1.0 - ROUNDING) * step for due in box.again
             ):
                 continue
-            region = region_of(box, self.places(box.field))
-            if all(low < high for low, high in region):
-                path = f"initial.box.{number}.value"
-                values = evaluate(self.places(box.field), path, box.value)
-                self.place(fields[box.field], region, values)
+            if regions := regions_of(box, self.places(box.field)):
+                values = self._values_of_box(number)
+                for region in regions:
+                    self.place(fields[box.field], region, values)
+
+    def _values_of_box(self, number: int) -> np.ndarray:
+        """The values of a box of `[[initial.box]]` at all points of its field."""
+        box = self.case.initial.boxes[number]
+        return evaluate(self.places(box.field), f"initial.box.{number}.value", box.value)
 
     def place(self, array: Any, region: Region, values: np.ndarray) -> None:
         """Copy host values into a region; an extent of 1 spreads along its axis."""
@@ -582,8 +605,9 @@ class MultiFieldModel(Model):
         """Whether a source depends on time."""
         return any("t" in getattr(self.case.source, name).names for name in self.names)
 
-    def driving_magnitudes(self, time: float) -> tuple[float, float]:
-        given, rates = [np.zeros(1)], [np.zeros(1)]
+    def drive(self, time: float) -> Drive:
+        given: list[np.ndarray] = []
+        rates: list[np.ndarray] = []
         for name in self.names:
             if name == "pressure":  # only differences of pressure matter
                 continue
@@ -593,9 +617,7 @@ class MultiFieldModel(Model):
                 slope = wall.condition.gradient is not None
                 values = self._case_value(name, wall, time)
                 given.append(values * (self.grid.axes[wall.axis].spacing if slope else 1.0))
-        mine = [max(float(np.abs(values).max()) for values in each) for each in (given, rates)]
-        at_walls, of_sources = zip(*self.ranks.gather(mine), strict=True)
-        return max(at_walls), max(of_sources)
+        return given, rates
 
     def set_walls(self, time: float) -> None:
         self.write_walls(self.fields, time)
@@ -684,7 +706,24 @@ class MultiFieldModel(Model):
                 'model.convection: "backward" is unstable where a velocity is negative '
                 f"({self.other_convection}set time.allow_unstable = true)"
             )
-        return self.stable_step_at(self.speeds(self.fields, 0.0))
+        pairs = zip(self.speeds(self.fields, 0.0), self._speeds_of_boxes(), strict=True)
+        return self.stable_step_at([max(pair) for pair in pairs])
+
+    def _speeds_of_boxes(self) -> list[float]:
+        """The largest velocities that boxes set again later, along each axis (asks all processes).
+
+        0 where the flow is given: nothing then moves with the values of a box.
+        """
+        largest = dict.fromkeys(self.components, 0.0)
+        for number, box in enumerate(self.case.initial.boxes if self.case.velocity_changes else ()):
+            if box.again and box.field in largest:
+                places = self.places(box.field)
+                values = np.abs(np.broadcast_to(self._values_of_box(number), places.shape))
+                within = [float(values[slices(r)].max()) for r in regions_of(box, places)]
+                largest[box.field] = max([largest[box.field], *within])
+        gathered = self.ranks.gather([largest[name] for name in self.components])
+        speeds = [max(each) for each in zip(*gathered, strict=True)]
+        return speeds or [0.0] * self.grid.dimension
 
     def stable_step_at(self, speeds: Sequence[float]) -> float:
         model, time = self.case.model, self.case.march

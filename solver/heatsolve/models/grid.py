@@ -2,12 +2,13 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from heatsolve.case.case import Case
-from heatsolve.stencil.grid import TOUCH, WALLS, Grid, Region, make_grid, sampled
+from heatsolve.stencil.grid import TOUCH, WALLS, Axis, Grid, Region, make_grid, sampled
 from heatsolve.stencil.language import ZERO
 
 if TYPE_CHECKING:
@@ -87,15 +88,20 @@ def sample_of(grid: Grid, names: Collection[str] | None = None) -> Grid:
     return sampled(grid, most, names)
 
 
-def region_of(box: Any, grid: Grid) -> Region:
-    """The unknowns of a block in a box of initial values; (0, 0) along an axis without any."""
-    region = []
-    for axis, low, high in zip(grid.axes, *map(reversed, box.corners), strict=True):
-        lines = axis.numbers if box.by_index else axis.coordinates
-        near = 0.0 if box.by_index else TOUCH * axis.spacing
-        first, stop = axis.own
-        own = lines[first:stop]
+def regions_of(box: Any, grid: Grid) -> list[Region]:
+    """The unknowns of a block in a box of initial values, and in the box's images along periodic
+    axes."""
+    corners = zip(grid.axes, *map(reversed, box.corners), strict=True)
+    return list(product(*[_ranges_of(box, axis, low, high) for axis, low, high in corners]))
+
+
+def _ranges_of(box: Any, axis: Axis, low: float, high: float) -> Iterator[tuple[int, int]]:
+    lines = axis.numbers if box.by_index else axis.coordinates
+    near = 0.0 if box.by_index else TOUCH * axis.spacing
+    period = axis.points if box.by_index else axis.upper - axis.lower
+    first, stop = axis.own
+    for shift in (0.0, -period, period) if axis.periodic else (0.0,):
+        own = lines[first:stop] - shift
         inside = np.flatnonzero((own >= low - near) & (own <= high + near))
-        ends = (int(first + inside[0]), int(first + inside[-1]) + 1) if inside.size else (0, 0)
-        region.append(ends)
-    return tuple(region)
+        if inside.size:
+            yield int(first + inside[0]), int(first + inside[-1]) + 1

@@ -17,7 +17,7 @@ from heatsolve.case.sections import FIELDS, IMPLICIT, Time
 from heatsolve.case.toml import KeyPath, walk
 from heatsolve.case.types import Found, seconds_of
 from heatsolve.errors import CaseError
-from heatsolve.models.grid import grid_of, region_of
+from heatsolve.models.grid import grid_of, regions_of
 
 STEADY = "a steady case has no time"
 TOLD_BY_MARCHES = {"precision", "check_every"}
@@ -146,7 +146,7 @@ def _boxes(case: Case) -> Found:
     for n, box in enumerate(case.initial.boxes):
         staggered = case.scheme == "staggered" and box.field in faces
         places = whole.faces(faces.index(box.field)) if staggered else whole
-        if any(low >= high for low, high in region_of(box, places)):
+        if not regions_of(box, places):
             yield ("initial", "box", n), f"no unknown of {box.field} lies in it"
 
 

@@ -17,18 +17,20 @@ from heatsolve.case.output import LINE_TIME
 from heatsolve.control.controller import State
 from heatsolve.errors import Diverged, InputError
 from heatsolve.linear.stopping import GROWTH, first_not_finite, largest_place
-from heatsolve.models.base import Model, Stepper
+from heatsolve.models.base import ROUNDING, Model, Stepper
 from heatsolve.models.flow.immersed_boundary import owners
 from heatsolve.stencil.grid import Axis
 from heatsolve.stencil.language import copy, scaled
 from heatsolve.time.integrals import Integrals
 from heatsolve.time.schedule import Schedule
-from heatsolve.time.step_size import WITHIN, TimeStep
+from heatsolve.time.step_size import GOLDEN, TimeStep
 from heatsolve.time.stop_condition import StopCondition
 
 CHECKS_AT_START = 10
 """Checks at the start of a march: later changes are compared with the largest change in them."""
 RISE = 10.0
+TIMES_TO_COME = tuple(n * GOLDEN % 1.0 for n in range(1, 257))
+"""Shares of the time left, at which walls and sources must rest for a march to be steady."""
 
 
 @dataclass
@@ -73,6 +75,11 @@ class Log:
         end of the step."""
         self._rests: tuple[float, bool] | None = None
         """The last time at which walls and sources were examined, and whether they rest."""
+        self._changes_at = -math.inf
+        """A time at which they have other values."""
+        boxes = problem.case.initial.boxes
+        self._last_box = max((time for box in boxes for time in box.again), default=-math.inf)
+        """The last time at which a box of `[[initial.box]]` is set again."""
         self._step = 0.0
         """The length of the last checked step (s)."""
         self.history: dict[str, list[Any]]
@@ -84,27 +91,29 @@ class Log:
 
     @property
     def steady(self) -> bool:
-        """Whether the march has come to a steady state within `time.tolerance`, in which walls and
-        sources keep it until the end."""
+        """Whether the march has come to a steady state within `time.tolerance`, in which walls,
+        sources and boxes keep it until the end."""
         if self._tolerance is None or not self.state.norm <= self._tolerance:
+            return False
+        if self._last_box >= self.state.time - ROUNDING * self._step:
             return False
         return not self._problem.driven_in_time or self._drive_rests(self._tolerance)
 
     def _drive_rests(self, tolerance: float) -> bool:
         """Whether walls change by no more than `tolerance` a second, and sources by no more than it
-        in all, from the start of the last step to some times until the end."""
+        in all, from the start of the last step to many times until the end."""
         now, end = self.state.time, self._problem.case.march.end
         if self._rests is None or self._rests[0] != now:
-            drive = self._problem.driving_magnitudes
-            at_walls, of_sources = drive(now)
-            distances = (-self._step, *((end - now) * share for share in (*WITHIN, 1.0)))
-            drives = ((abs(distance), *drive(now + distance)) for distance in distances)
-            rests = all(
-                abs(wall - at_walls) <= tolerance * seconds
-                and abs(source - of_sources) <= tolerance
-                for seconds, wall, source in drives
-            )
-            self._rests = now, rests
+            later = (now + share * (end - now) for share in TIMES_TO_COME)
+            # The time that told last that they change comes first.
+            known = (self._changes_at,) if self._changes_at > now else ()
+            for time in (now - self._step, *known, end, *later):
+                at_walls, of_sources = self._problem.drive_changes(time, now)
+                if not (at_walls <= tolerance * abs(time - now) and of_sources <= tolerance):
+                    self._rests, self._changes_at = (now, False), time
+                    break
+            else:
+                self._rests = now, True
         return self._rests[1]
 
     def has_row(self, number: int, time_step: TimeStep, every: int) -> bool:

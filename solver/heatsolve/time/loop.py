@@ -209,7 +209,20 @@ class TimeLoop:
             self._watcher.progress(number, log.state.norm, in_all)
         if due := [each for each in self._outputs if each.schedule.due(number, time_step)]:
             self._write(self._case.march.end if time_step.last else stepper.time, due)
+        if time_step.last:
+            self._tell_of_boxes(time_step)
         return time_step
+
+    def _tell_of_boxes(self, last: TimeStep) -> None:
+        """Warn of boxes whose times lie within the last step: no step begins later to set them."""
+        begin = last.parts[0].start + ROUNDING * last.length
+        for number, box in enumerate(self._case.initial.boxes):
+            for due in box.again:
+                if due > begin:
+                    self._watcher.warn(
+                        f"initial.box.{number}.again: no step begins at t = {due:g} or later, so "
+                        "the box is not set again then"
+                    )
 
     def _steps_before(self) -> int:
         """How many steps are made in one call, before the next step with a check or a frame."""

@@ -25,7 +25,8 @@ GROWTH = 2.0
 """A step is at most this many times as long as the step before it."""
 SHORTER = 8.0
 ENDS = (0.0, 1.0)
-WITHIN = tuple(n * (math.sqrt(5.0) - 1.0) / 2.0 % 1.0 for n in range(1, 9))
+GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
+WITHIN = tuple(n * GOLDEN % 1.0 for n in range(1, 9))
 """Shares of a step after which walls and forces are evaluated while the step is chosen: multiples
 of the golden section, so that no periodic change hides between them."""
 FLOOR = 0.05
@@ -306,7 +307,14 @@ def step_length(problem: Model) -> tuple[float, str]:
     limit, step = problem.largest_step(), time.step
     if step is None:
         assert time.cfl is not None
-        step = time.cfl * limit if math.isfinite(limit) else time.end  # nothing moves: one step
+        step = time.cfl * limit
+        if not math.isfinite(limit):  # nothing moves: one step
+            step = time.end
+            if problem.driven_in_time:
+                raise InputError(
+                    "time.cfl: nothing moves or diffuses, so no step follows from it, but walls or "
+                    "sources vary in time (give time.step instead)"
+                )
     # A step chosen at the limit may exceed it by rounding.
     return step, "" if step <= limit * (1.0 + 1e-12) else unstable(time, step, limit)
 

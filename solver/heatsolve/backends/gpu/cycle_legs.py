@@ -17,6 +17,8 @@ too. The kernel of sweeps moves 24 bytes a point, the second kernel 16. With two
 colour, a single kernel would need a halo of 6 and 4 points around a tile of 64 x 32, and so would
 do 1.7 times the work: 2.1 ms instead of 1.9 (512 cubed, H200).
 
+Grids of fewer points have the legs of `small_legs`.
+
 In 2D a leg is one kernel of `fused_kernel`. Before the correction it ends with the residual, as one
 more level after the last sweep, and restricts it; after the correction it begins with the
 interpolation. So neither the residual nor the correction goes to memory. A lane holds the columns
@@ -54,7 +56,7 @@ from heatsolve.backends.gpu.fused_sweeps import (
     work_of,
 )
 from heatsolve.backends.gpu.launch import Compiled, Launch
-from heatsolve.backends.gpu.small_legs import makes_small_leg, small, tile_of
+from heatsolve.backends.gpu.small_legs import loading_all, makes_small_leg, tile_of
 from heatsolve.backends.gpu.small_legs import source as small_source
 from heatsolve.stencil.trace import Signature, describe
 
@@ -207,15 +209,16 @@ MOST_WHOLE = 2
 MOST_MARGIN = 2
 """The most layers beside the walls that belong to the edge, which a piece of EDGE_ROWS holds."""
 FEWEST_POINTS = {2: 250_000, 3: 700_000}
-"""Points of a grid below which single sweeps are faster, by dimension.
+"""Points of a grid below which these kernels are slower than `small_legs`, by dimension.
 
 There are then too few blocks to hide the latency of a row or a plane, and the long code of a fused
-kernel comes from memory again for each launch. On an H200 a cycle takes 100 us by legs and 107 by
-single sweeps on 513 squared, 125 and 157 on 96 cubed, but 116 and 110 on 80 cubed.
+kernel comes from memory again for each launch. On an H200 a cycle on 80 cubed takes 106 us by these
+kernels, 73 by small legs and 81 by single sweeps, on 96 cubed 102 by these kernels and 117 by small
+legs.
 """
 TIMES_WITHOUT = 2
-"""The factor of the fewest points in 2D where blocks do not overlap: small legs are as fast on
-0.5 million points (a cycle takes 79 us on 724 squared either way, 50 and 62 on 512 squared)."""
+"""The factor of the fewest points in 2D where blocks do not overlap: a cycle takes 79 us either way
+on 724 squared, 50 us by small legs and 62 by these kernels on 512 squared (H200)."""
 TIMES_WITH_FIELDS = 10
 """The factor of the fewest points in 2D for coefficients that vary along both axes, which a lane
 loads for each row: a step of a cylinder takes 2.6 ms by legs and 2.05 ms by single sweeps on 0.3
@@ -353,12 +356,12 @@ def parts_of(leg: CycleLeg, precision: str, gated: bool) -> Iterator[FusedSweeps
             last = replace(last, residual=tape, residual_operands=_numbers(leg), residual_norm=norm)
     is_in_one = axes == 2 or is_small(leg)
     if is_in_one and leg.colours:
-        yield small(last) if is_small(leg) else last
+        yield loading_all(last) if is_small(leg) else last
         return
     if leg.restricts:  # a kernel without sweeps reads their result
         last = replace(last, varying=(), norms=(), colours=())
     if is_in_one:
-        yield small(last) if is_small(leg) else last
+        yield loading_all(last) if is_small(leg) else last
         return
     first = leg.region[0][0]
     parts = [last]
@@ -427,6 +430,7 @@ def _ready(
             )
     if is_small(leg):
         tile = tile_of(work, leg.region, backend.limits)
+        assert tile is not None  # `makes_leg` has found one
         kernel = FusedKernel(work, backend.limits, tile, small_source)
         launch = replace(tile.launch(covered), bounds=(*leg.shape, leg.pitch))
         return kernel, backend.c_kernel(kernel.source, kernel.bytes_shared), launch, more

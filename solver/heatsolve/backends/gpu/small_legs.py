@@ -7,7 +7,7 @@ restriction takes one launch in place of four, or of six in 2D.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -17,9 +17,10 @@ from heatsolve.backends.gpu.fused_kernel import FusedSweeps, Layout, Reads, Shif
 from heatsolve.backends.gpu.launch import Launch
 
 THREADS = 512
-"""Threads of a block."""
+"""Threads of a block: with 256 a cycle on 64 cubed takes 64 us instead of 58 (H200)."""
 ROUNDS = 2
-"""The blocks of a multiprocessor up to which smaller tiles are preferred."""
+"""The blocks of a multiprocessor up to which smaller tiles are preferred: with one block a cycle on
+256 squared takes 34 us instead of 33, with half a block 39."""
 BYTES_OF_INDEX = 4
 
 
@@ -65,9 +66,9 @@ def reach(work: FusedSweeps) -> int:
     return work.sweeps + work.has_residual + work.restricts
 
 
-def small(work: FusedSweeps) -> FusedSweeps:
-    """The work of a leg as the kernel of small legs makes it, equal for as many levels as possible:
-    it loads all coefficients, and asks neither where walls are nor how rows are aligned."""
+def loading_all(work: FusedSweeps) -> FusedSweeps:
+    """The same work by a kernel that loads all coefficients: it asks neither where walls are nor
+    how rows are aligned, so more levels share it."""
     return replace(work, margin=None, inverse=None, aligned=1, odd=False)
 
 
@@ -138,7 +139,7 @@ def source(work: FusedSweeps, tile: SmallTile) -> str:
         "HAS_RESIDUAL": work.has_residual,
     }  # fmt: skip
 
-    def listed(values: Sequence[object]) -> str:
+    def listed(values: Iterable[object]) -> str:
         return ", ".join(map(str, values))
 
     pieces = {

@@ -19,7 +19,7 @@ from heatsolve.linear.system import (
     weighted,
     weighted_magnitude,
 )
-from heatsolve.models.base import Model, Row, Stepper
+from heatsolve.models.base import Drive, Model, Row, Stepper
 from heatsolve.models.derived import axis_number
 from heatsolve.models.grid import Wall, grid_of, sample_of, walls_of
 from heatsolve.models.heat import equations as heat
@@ -262,18 +262,15 @@ class Conduction(Model):
     def joins_steps(self) -> bool:
         return self.case.march.scheme == "explicit" and not self.driven_in_time
 
-    def driving_magnitudes(self, time: float) -> tuple[float, float]:
+    def drive(self, time: float) -> Drive:
         ghosts = [self.volumes.ghost_values(wall, time) for wall in self.walls]
-        at_walls = [float(np.abs(values).max()) for values in ghosts if values is not None]
-        source = float(np.abs(self.source(time)).max())
-        mine = max([0.0, *at_walls]), source, self._smallest_capacity
-        walls, sources, capacities = zip(*self.ranks.gather(mine), strict=True)
-        return max(walls), max(sources) / min(capacities)
+        given = [values for values in ghosts if values is not None]
+        return given, [self.source(time) / self._smallest_capacity]
 
     @cached_property
     def _smallest_capacity(self) -> float:
-        """The smallest rho c of this process's block (J/(m3 K))."""
-        return float(self.volumes.capacity().min())
+        """The smallest rho c of all blocks (J/(m3 K); asks all processes)."""
+        return min(self.ranks.gather(float(self.volumes.capacity().min())))
 
     def set_walls(self, time: float) -> None:
         self.write_walls(self.temperature, time)
