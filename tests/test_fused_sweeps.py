@@ -756,7 +756,7 @@ def test_a_piece_takes_a_single_row_that_is_left_over(extent):
 
 @pytest.mark.parametrize(
     ("nodes", "conductivity", "small"),
-    [([60, 40], "1", False), ([60, 40], "1 + y", False), ([60, 40], "1 + x*y", True),
+    [([52, 42], "1", False), ([52, 42], "1 + y", False), ([52, 42], "1 + x*y", True),
      ([110, 100], "1 + x*y", False), ([40, 30], "1", True)],
 )  # fmt: skip
 def test_legs_where_they_are_faster(nodes, conductivity, small, monkeypatch):
