@@ -186,7 +186,8 @@ class Grid(Section):
 
 
 class Box(Section):
-    """`[[initial.box]]`: another value inside a box, of indices or coordinates, ends included."""
+    """`[[initial.box]]`: another value inside a box, of indices or coordinates, ends included. Across
+    the end of a periodic axis it goes on at the other end."""
 
     field: FieldName
     """The field that has the value."""
@@ -427,8 +428,9 @@ class Time(Section):
     allow_unstable: StrictBool = False
     """Warn of an unstable explicit step in place of refusing it."""
     tolerance: PositiveReal | None = None
-    """The march ends as steady when the norm of its change is at most this, and walls and sources
-    rest until `end`; exit code 3 if it is not steady at `end`."""
+    """The march ends as steady when the norm of its change is at most this, no box is to be set
+    again, and walls and sources rest at some 250 times until `end`; exit code 3 if it is not steady
+    at `end`."""
     norm: Literal["max", "sum-change"] = "max"
     """`max`: the largest rate of change. `sum-change`: the change of the first field's sum in a
     step, relative to that sum."""
