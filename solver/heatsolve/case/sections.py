@@ -186,8 +186,8 @@ class Grid(Section):
 
 
 class Box(Section):
-    """`[[initial.box]]`: another value inside a box, of indices or coordinates, ends included. A box
-    across the end of a periodic axis goes on at the other end."""
+    """`[[initial.box]]`: another value inside a box, of indices or coordinates, ends included. A
+    box across the end of a periodic axis goes on at the other end."""
 
     field: FieldName
     """The field that has the value."""

@@ -39,8 +39,8 @@ class TransportModel(Model):
 
 
 class TransportBox(Box):
-    """`[[initial.box]]`: another value inside a box, of indices or coordinates, ends included. A box
-    across the end of a periodic axis goes on at the other end."""
+    """`[[initial.box]]`: another value inside a box, of indices or coordinates, ends included. A
+    box across the end of a periodic axis goes on at the other end."""
 
     times: tuple[PositiveReal, ...] = Field(default=(), alias="again")
     """With transport: times at which the box is set again, by the first step from each time on."""
