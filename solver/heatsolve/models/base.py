@@ -35,8 +35,6 @@ from heatsolve.stencil.expressions import evaluate, words
 from heatsolve.stencil.grid import WALLS, Grid, Region, slices
 from heatsolve.stencil.language import copy, largest_magnitude
 
-Drive = tuple[list[np.ndarray], list[np.ndarray]]
-"""Values that walls give the fields, and rates (1/s) of sources: arrays of one process's block."""
 Fields = dict[str, Any]
 THICK_SLAB = 32
 """The least number of layers of a slab on a device."""
@@ -362,19 +360,28 @@ class Model(ABC):
         return self.walls_vary or self.sources_vary
 
     @abstractmethod
-    def drive(self, time: float) -> Drive:
-        """What walls give the fields of this block at a time, and the rates of its sources."""
+    def drive_of_walls(self, time: float) -> list[np.ndarray]:
+        """What walls give the fields of this block: values, and gradients times the spacing."""
+
+    @abstractmethod
+    def drive_of_sources(self, time: float) -> list[np.ndarray]:
+        """The rates at which sources change the fields of this block (1/s)."""
 
     def driving_magnitudes(self, time: float) -> tuple[float, float]:
         """The largest magnitude that walls give the fields at a time, and the largest rate (1/s)
         at which sources change them (asks all processes)."""
-        return self._largest_of(*self.drive(time))
+        return self._largest_of(self.drive_of_walls(time), self.drive_of_sources(time))
 
     def drive_changes(self, time: float, since: float) -> tuple[float, float]:
-        """The largest change of a value that walls give, and of a rate, between two times (asks all
-        processes)."""
-        pairs = zip(self.drive(time), self.drive(since), strict=True)
-        changes = [[a - b for a, b in zip(now, then, strict=True)] for now, then in pairs]
+        """The largest changes between two times of a value that walls give, and of a rate (asks all
+        processes). Only walls or sources that vary in time are evaluated."""
+        changes: list[list[np.ndarray]] = []
+        for varies, drive in (
+            (self.walls_vary, self.drive_of_walls),
+            (self.sources_vary, self.drive_of_sources),
+        ):
+            pairs = zip(drive(time), drive(since), strict=True) if varies else ()
+            changes.append([now - then for now, then in pairs])
         return self._largest_of(*changes)
 
     def _largest_of(self, *groups: Sequence[np.ndarray]) -> tuple[float, float]:
@@ -605,19 +612,24 @@ class MultiFieldModel(Model):
         """Whether a source depends on time."""
         return any("t" in getattr(self.case.source, name).names for name in self.names)
 
-    def drive(self, time: float) -> Drive:
-        given: list[np.ndarray] = []
-        rates: list[np.ndarray] = []
-        for name in self.names:
-            if name == "pressure":  # only differences of pressure matter
-                continue
-            places, source = self.places(name), getattr(self.case.source, name)
-            rates.append(evaluate(places, f"source.{name}", source, time))
-            for wall in self.walls[name]:
-                slope = wall.condition.gradient is not None
-                values = self._case_value(name, wall, time)
-                given.append(values * (self.grid.axes[wall.axis].spacing if slope else 1.0))
-        return given, rates
+    @property
+    def _driven(self) -> list[str]:
+        """The quantities that walls and sources drive: of pressure only differences matter."""
+        return [name for name in self.names if name != "pressure"]
+
+    def drive_of_walls(self, time: float) -> list[np.ndarray]:
+        return [
+            self._case_value(name, wall, time)
+            * (1.0 if wall.condition.gradient is None else self.grid.axes[wall.axis].spacing)
+            for name in self._driven
+            for wall in self.walls[name]
+        ]
+
+    def drive_of_sources(self, time: float) -> list[np.ndarray]:
+        return [
+            evaluate(self.places(name), f"source.{name}", getattr(self.case.source, name), time)
+            for name in self._driven
+        ]
 
     def set_walls(self, time: float) -> None:
         self.write_walls(self.fields, time)

@@ -31,6 +31,9 @@ CHECKS_AT_START = 10
 RISE = 10.0
 TIMES_TO_COME = tuple(n * GOLDEN % 1.0 for n in range(1, 257))
 """Shares of the time left, at which walls and sources must rest for a march to be steady."""
+POINTS_TO_COME, FEWEST_TO_COME = 1 << 24, 8
+"""The most values of sources that are evaluated for it, half a second's work; and the least number
+of times on large grids."""
 
 
 @dataclass
@@ -104,11 +107,14 @@ class Log:
         in all, from the start of the last step to many times until the end."""
         now, end = self.state.time, self._problem.case.march.end
         if self._rests is None or self._rests[0] != now:
-            later = (now + share * (end - now) for share in TIMES_TO_COME)
+            problem, most = self._problem, len(TIMES_TO_COME)
+            if problem.sources_vary:
+                most = max(FEWEST_TO_COME, POINTS_TO_COME // problem.whole.all_unknowns)
+            later = (now + share * (end - now) for share in TIMES_TO_COME[:most])
             # The time that told last that they change comes first.
             known = (self._changes_at,) if self._changes_at > now else ()
             for time in (now - self._step, *known, end, *later):
-                at_walls, of_sources = self._problem.drive_changes(time, now)
+                at_walls, of_sources = problem.drive_changes(time, now)
                 if not (at_walls <= tolerance * abs(time - now) and of_sources <= tolerance):
                     self._rests, self._changes_at = (now, False), time
                     break

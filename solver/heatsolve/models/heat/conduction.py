@@ -19,7 +19,7 @@ from heatsolve.linear.system import (
     weighted,
     weighted_magnitude,
 )
-from heatsolve.models.base import Drive, Model, Row, Stepper
+from heatsolve.models.base import Model, Row, Stepper
 from heatsolve.models.derived import axis_number
 from heatsolve.models.grid import Wall, grid_of, sample_of, walls_of
 from heatsolve.models.heat import equations as heat
@@ -262,10 +262,12 @@ class Conduction(Model):
     def joins_steps(self) -> bool:
         return self.case.march.scheme == "explicit" and not self.driven_in_time
 
-    def drive(self, time: float) -> Drive:
+    def drive_of_walls(self, time: float) -> list[np.ndarray]:
         ghosts = [self.volumes.ghost_values(wall, time) for wall in self.walls]
-        given = [values for values in ghosts if values is not None]
-        return given, [self.source(time) / self._smallest_capacity]
+        return [values for values in ghosts if values is not None]
+
+    def drive_of_sources(self, time: float) -> list[np.ndarray]:
+        return [self.source(time) / self._smallest_capacity]
 
     @cached_property
     def _smallest_capacity(self) -> float:
