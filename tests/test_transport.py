@@ -682,14 +682,64 @@ def test_no_box_is_forgotten_in_silence(tmp_path, capsys):
         assert (said in capsys.readouterr().err) == told
 
 
-def test_a_march_is_not_steady_before_its_last_box(tmp_path):
-    walls = "left.concentration.value = 0\nright.concentration.gradient = 0"
-    box = PULSE.format(field="concentration", value=1, again=3.0)
+EMPTIED = "left.concentration.value = 0\nright.concentration.gradient = 0"
+
+
+@pytest.mark.parametrize("every", [1, 50])
+@pytest.mark.parametrize("due", [6.0, 6.003])
+def test_a_march_is_not_steady_before_its_last_box(tmp_path, due, every):
+    """It is at rest from t = 4.4 on. 6.003 lies within a step."""
+    box = PULSE.format(field="concentration", value=1, again=due)
+    more = f"{box}\n[solver]\ncheck_every = {every}\n"
     result = solve(
         "numpy", tmp_path, "velocity = [1]\ndiffusivity = 0.05", "cells = [20]",
-        "concentration = 0", 20, "cfl = 0.5\ntolerance = 1e-6", walls, box,
+        "concentration = 0", 20, "cfl = 0.5\ntolerance = 1e-6", EMPTIED, more,
     )  # fmt: skip
-    assert 3.5 < result.outcome.history["time"][-1] < 19 and result.outcome.ending == "tolerance"
+    assert 10 < result.outcome.history["time"][-1] < 12 and result.outcome.ending == "tolerance"
+
+
+def test_a_march_is_steady_by_the_norm_of_its_last_step(tmp_path):
+    """Not by a norm from before a wall changed."""
+    walls = EMPTIED.replace("value = 0", "value = 'where(t > 6, 1, 0)'")
+    result = solve(
+        "numpy", tmp_path, "velocity = [1]\ndiffusivity = 0.05", "cells = [20]",
+        "concentration = 0", 20, "cfl = 0.5\ntolerance = 1e-6", walls,
+        "[solver]\ncheck_every = 50\n",
+    )  # fmt: skip
+    assert result.outcome.history["time"][-1] > 10
+    assert result.fields["concentration"].mean() == pytest.approx(1.0, abs=1e-3)
+
+
+@pytest.mark.parametrize("second", [0.92, 0.95])
+def test_boxes_due_in_one_step_are_set_in_the_order_of_their_times(tmp_path, second):
+    """Whatever their order in the case."""
+    boxes = "".join(
+        PULSE.format(field="concentration", value=value, again=due)
+        for value, due in ((7, 0.93), (9, second))
+    )
+    result = solve(
+        "numpy", tmp_path, "", "cells = [10]\nperiodic = ['x']", "concentration = 0", 2,
+        "step = 0.5", more=boxes,
+    )  # fmt: skip
+    assert result.fields["concentration"].max() == (9 if second > 0.93 else 7)
+
+
+def test_a_fluid_at_rest_waits_for_its_box(tmp_path):
+    """Nothing moves before: no step follows from `time.cfl`."""
+    hidden = PULSE.format(field="velocity_x", value=0, again="").replace("again = []\n", "")
+    boxes = PULSE.format(field="velocity_x", value=5, again=1.0) + hidden
+    given = "cells = [40]\nperiodic = ['x']", "velocity_x = 0", 2
+    fields = []
+    for time in ("cfl = 0.5", "step = 0.002"):
+        path = tmp_path / time
+        path.mkdir()
+        result = solve("numpy", path, "velocity = 'self'", *given, time, more=boxes)
+        fields.append(result.fields["velocity_x"])
+    assert fields[0].min() >= 0.0 and fields[0].max() == pytest.approx(fields[1].max(), rel=0.02)
+    assert fields[0].mean() == pytest.approx(fields[1].mean(), rel=1e-3)
+    with pytest.raises(InputError, match="is unstable where a velocity is negative"):
+        solve("numpy", tmp_path, "velocity = 'self'\nconvection = 'backward'", *given,
+              "step = 0.002", more=boxes.replace("value = 5", "value = -5"))  # fmt: skip
 
 
 FAST = "cells = [100]\nupper = [4]", "velocity_x = 0"
@@ -711,14 +761,14 @@ def test_steps_are_chosen_for_the_values_of_a_box(tmp_path):
 @pytest.mark.parametrize("grid, share", [("cells = [20]", 0.4), ("nodes = [20]", 0.4)])
 def test_boxes_across_a_periodic_end(tmp_path, grid, share):
     model = '[model]\nkind = "transport"\n'
-    for lower, upper in ((0.8, 1.2), (-0.2, 0.2), (-0.2 + 1e-12, 1.2 - 1e-12)):
+    for lower, upper in ((2.1, 2.3), (0.8, 1.2), (-0.2, 0.2), (-0.2 + 1e-12, 1.2 - 1e-12)):
         text = f"{model}[grid]\n{grid}\nperiodic = ['x']\n[[initial.box]]\nfield = "
         text += f"'concentration'\nvalue = 'x'\nlower = [{lower}]\nupper = [{upper}]\n"
         run(parse(text + "[time]\nend = 1\nstep = 1", "case"), "numpy", tmp_path / f"{lower}.h5")
         found = read(tmp_path / f"{lower}.h5")
         x = found.coordinates["x"]
         inside = [(x >= low - 1e-9) & (x <= high + 1e-9)
-                  for low, high in ((lower + n, upper + n) for n in (-1, 0, 1))]  # fmt: skip
+                  for low, high in ((lower + n, upper + n) for n in range(-2, 2))]  # fmt: skip
         expected = np.where(np.any(inside, axis=0), x, 0.0)
         assert np.array_equal(found.fields["concentration"][-1], expected)
     assert (expected > 0).sum() >= share * len(x)

@@ -734,8 +734,9 @@ class Backend(ABC):
         """A callable (new, u) for half a cycle in one or two passes; None if the backend has none.
 
         The callable writes the result to `new` and does not change u. Before the call the ghosts of
-        u and of the coarse array are up to date, and at walls the ghosts of `new` equal those of u
-        (0 for `from_zero`). Without sweeps there is nothing to write, and `new` is u.
+        u and of the coarse array (but see `reads_other_ends`) are up to date, and at walls the
+        ghosts of `new` equal those of u (0 for `from_zero`). Without sweeps there is nothing to
+        write, and `new` is u.
         """
         return None
 

@@ -429,8 +429,8 @@ class Time(Section):
     """Warn of an unstable explicit step in place of refusing it."""
     tolerance: PositiveReal | None = None
     """The march ends as steady when the norm of its change is at most this, no box is to be set
-    again, and walls and sources rest at some 250 times until `end`; exit code 3 if it is not steady
-    at `end`."""
+    again, and walls and sources rest until `end`, examined at some 250 times (sources on large
+    grids at fewer); exit code 3 if it is not steady at `end`."""
     norm: Literal["max", "sum-change"] = "max"
     """`max`: the largest rate of change. `sum-change`: the change of the first field's sum in a
     step, relative to that sum."""

@@ -35,6 +35,8 @@ from heatsolve.stencil.expressions import evaluate, words
 from heatsolve.stencil.grid import WALLS, Grid, Region, slices
 from heatsolve.stencil.language import copy, largest_magnitude
 
+Drive = tuple[list[np.ndarray], list[np.ndarray]]
+"""What walls give the fields, and the rates of sources: arrays of one process's block."""
 Fields = dict[str, Any]
 THICK_SLAB = 32
 """The least number of layers of a slab on a device."""
@@ -42,6 +44,12 @@ MOST_PLAYS = 8
 """The most recorded sweeps of a model."""
 ROUNDING = 1e-6
 """The share of a step up to which a difference of times is rounding."""
+
+
+def is_past(due: float, time: float, step: float) -> bool:
+    """Whether a box that is due at a time was set by an earlier step than the step that begins at
+    `time`, after a step of this length."""
+    return time - due >= (1.0 - ROUNDING) * step
 
 
 def dims_of(case: Case, grid: Grid, size: int, on_device: bool) -> tuple[int, ...]:
@@ -372,17 +380,18 @@ class Model(ABC):
         at which sources change them (asks all processes)."""
         return self._largest_of(self.drive_of_walls(time), self.drive_of_sources(time))
 
-    def drive_changes(self, time: float, since: float) -> tuple[float, float]:
-        """The largest changes between two times of a value that walls give, and of a rate (asks all
-        processes). Only walls or sources that vary in time are evaluated."""
-        changes: list[list[np.ndarray]] = []
-        for varies, drive in (
-            (self.walls_vary, self.drive_of_walls),
-            (self.sources_vary, self.drive_of_sources),
-        ):
-            pairs = zip(drive(time), drive(since), strict=True) if varies else ()
-            changes.append([now - then for now, then in pairs])
-        return self._largest_of(*changes)
+    def varying_drive(self, time: float, sources: bool = True) -> Drive:
+        """The drive of walls, and of sources if wanted, where it varies in time; else nothing."""
+        return (
+            self.drive_of_walls(time) if self.walls_vary else [],
+            self.drive_of_sources(time) if self.sources_vary and sources else [],
+        )
+
+    def drive_changes(self, one: Drive, other: Drive) -> tuple[float, float]:
+        """The largest difference of what walls give, and of rates, between two drives (asks all
+        processes)."""
+        pairs = [zip(a, b, strict=False) for a, b in zip(one, other, strict=True)]
+        return self._largest_of(*[[a - b for a, b in each] for each in pairs])
 
     def _largest_of(self, *groups: Sequence[np.ndarray]) -> tuple[float, float]:
         """The largest magnitude in both groups of arrays (asks all processes)."""
@@ -526,13 +535,18 @@ class Model(ABC):
     def stamp(self, fields: Mapping[str, Any], time: float | None, step: float = 0.0) -> None:
         """Set the boxes of `[[initial.box]]`: at the start (`time` None), or again at their times.
 
-        A box is set again if its time lies between `time` and the start of the last `step`.
+        A box is set again, in the order of these times, if one of them lies between `time` and the
+        start of the last `step`.
         """
-        for number, box in enumerate(self.case.initial.boxes):
-            if time is not None and not any(
-                -ROUNDING * step <= time - due < (1.0 - ROUNDING) * step for due in box.again
-            ):
-                continue
+        boxes = self.case.initial.boxes
+        due = sorted(
+            (at, number)
+            for number, box in enumerate(boxes)
+            for at in (box.again if time is not None else (0.0,))
+            if time is None or (at <= time + ROUNDING * step and not is_past(at, time, step))
+        )
+        for _, number in due:
+            box = boxes[number]
             if regions := regions_of(box, self.places(box.field)):
                 values = self._values_of_box(number)
                 for region in regions:
@@ -713,29 +727,32 @@ class MultiFieldModel(Model):
         """
         time = self.case.march
         demanded = self.case.model.convection == "backward" and not time.allow_unstable
-        if demanded and self.flows_backward():
+        slowest, fastest = self._velocities_of_boxes()
+        if demanded and (self.flows_backward() or min(slowest) < 0.0):
             raise InputError(
                 'model.convection: "backward" is unstable where a velocity is negative '
                 f"({self.other_convection}set time.allow_unstable = true)"
             )
-        pairs = zip(self.speeds(self.fields, 0.0), self._speeds_of_boxes(), strict=True)
-        return self.stable_step_at([max(pair) for pair in pairs])
+        speeds = zip(self.speeds(self.fields, 0.0), slowest, fastest, strict=True)
+        return self.stable_step_at([max(speed, -low, high) for speed, low, high in speeds])
 
-    def _speeds_of_boxes(self) -> list[float]:
-        """The largest velocities that boxes set again later, along each axis (asks all processes).
-
-        0 where the flow is given: nothing then moves with the values of a box.
-        """
-        largest = dict.fromkeys(self.components, 0.0)
+    def _velocities_of_boxes(self) -> tuple[list[float], list[float]]:
+        """The least and the largest velocity that boxes set again later, along each axis, and 0
+        (asks all processes). Where the flow is given, nothing moves with the values of a box."""
+        found: dict[str, list[float]] = {name: [0.0] for name in self.components}
         for number, box in enumerate(self.case.initial.boxes if self.case.velocity_changes else ()):
-            if box.again and box.field in largest:
+            if box.again and box.field in found:
                 places = self.places(box.field)
-                values = np.abs(np.broadcast_to(self._values_of_box(number), places.shape))
-                within = [float(values[slices(r)].max()) for r in regions_of(box, places)]
-                largest[box.field] = max([largest[box.field], *within])
-        gathered = self.ranks.gather([largest[name] for name in self.components])
-        speeds = [max(each) for each in zip(*gathered, strict=True)]
-        return speeds or [0.0] * self.grid.dimension
+                values = np.broadcast_to(self._values_of_box(number), places.shape)
+                for region in regions_of(box, places):
+                    within = values[slices(region)]
+                    found[box.field] += [float(within.min()), float(within.max())]
+        extremes = [(min(each), max(each)) for each in found.values()]
+        none = [[0.0]] * self.grid.dimension
+        gathered = self.ranks.gather(extremes)
+        lows = [[low for low, _ in each] for each in zip(*gathered, strict=True)] or none
+        highs = [[high for _, high in each] for each in zip(*gathered, strict=True)] or none
+        return list(map(min, lows)), list(map(max, highs))
 
     def stable_step_at(self, speeds: Sequence[float]) -> float:
         model, time = self.case.model, self.case.march

@@ -1,5 +1,6 @@
 """The grid of a case, its walls, and the boxes of its initial values."""
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -100,8 +101,16 @@ def _ranges_of(box: Any, axis: Axis, low: float, high: float) -> Iterator[tuple[
     near = 0.0 if box.by_index else TOUCH * axis.spacing
     period = axis.points if box.by_index else axis.upper - axis.lower
     first, stop = axis.own
-    for shift in (0.0, -period, period) if axis.periodic else (0.0,):
-        own = lines[first:stop] - shift
-        inside = np.flatnonzero((own >= low - near) & (own <= high + near))
+    own = lines[first:stop]
+    if axis.periodic and high - low >= period:
+        yield first, stop
+        return
+    images = [0.0]
+    if axis.periodic and own.size:
+        first_image = math.ceil((own[0] - high - near) / period)
+        last_image = math.floor((own[-1] - low + near) / period)
+        images = [n * period for n in range(first_image, last_image + 1)]
+    for shift in images:
+        inside = np.flatnonzero((own >= low + shift - near) & (own <= high + shift + near))
         if inside.size:
             yield int(first + inside[0]), int(first + inside[-1]) + 1

@@ -17,7 +17,7 @@ from heatsolve.case.output import LINE_TIME
 from heatsolve.control.controller import State
 from heatsolve.errors import Diverged, InputError
 from heatsolve.linear.stopping import GROWTH, first_not_finite, largest_place
-from heatsolve.models.base import ROUNDING, Model, Stepper
+from heatsolve.models.base import Model, Stepper, is_past
 from heatsolve.models.flow.immersed_boundary import owners
 from heatsolve.stencil.grid import Axis
 from heatsolve.stencil.language import copy, scaled
@@ -30,10 +30,10 @@ CHECKS_AT_START = 10
 """Checks at the start of a march: later changes are compared with the largest change in them."""
 RISE = 10.0
 TIMES_TO_COME = tuple(n * GOLDEN % 1.0 for n in range(1, 257))
-"""Shares of the time left, at which walls and sources must rest for a march to be steady."""
+"""Shares of the time of a march, at which walls and sources must rest for it to be steady."""
 POINTS_TO_COME, FEWEST_TO_COME = 1 << 24, 8
-"""The most values of sources that are evaluated for it, half a second's work; and the least number
-of times on large grids."""
+"""The most values of a source that are evaluated for it, a quarter of a second's work; and the
+number of times at which sources of large grids are evaluated."""
 
 
 @dataclass
@@ -49,6 +49,10 @@ class TimeLoopState:
     """The largest norm in these checks."""
     size: float = 0.0
     """The largest magnitude of the initial fields, the walls' values and the sources' terms."""
+    checked: float = math.nan
+    """The time of the last check."""
+    step: float = 0.0
+    """The length of the step that was checked last (s)."""
     shortened: bool = False
     """Whether the last step was shorter than the others."""
     closing: list[str] = field(default_factory=list)
@@ -78,13 +82,11 @@ class Log:
         end of the step."""
         self._rests: tuple[float, bool] | None = None
         """The last time at which walls and sources were examined, and whether they rest."""
-        self._changes_at = -math.inf
-        """A time at which they have other values."""
+        self._changes: tuple[float, bool] = (-math.inf, False)
+        """A time to come at which they have other values, and whether sources were evaluated."""
         boxes = problem.case.initial.boxes
         self._last_box = max((time for box in boxes for time in box.again), default=-math.inf)
         """The last time at which a box of `[[initial.box]]` is set again."""
-        self._step = 0.0
-        """The length of the last checked step (s)."""
         self.history: dict[str, list[Any]]
         self.history = {"iteration": [], "residual": [], "time": [], "dt": []}
         self._condition, self.stopped = StopCondition(problem.case.stop), ""
@@ -96,27 +98,29 @@ class Log:
     def steady(self) -> bool:
         """Whether the march has come to a steady state within `time.tolerance`, in which walls,
         sources and boxes keep it until the end."""
-        if self._tolerance is None or not self.state.norm <= self._tolerance:
+        state = self.state
+        if self._tolerance is None or not state.norm <= self._tolerance:
             return False
-        if self._last_box >= self.state.time - ROUNDING * self._step:
+        if state.checked != state.time or not is_past(self._last_box, state.time, state.step):
             return False
         return not self._problem.driven_in_time or self._drive_rests(self._tolerance)
 
     def _drive_rests(self, tolerance: float) -> bool:
         """Whether walls change by no more than `tolerance` a second, and sources by no more than it
         in all, from the start of the last step to many times until the end."""
-        now, end = self.state.time, self._problem.case.march.end
+        problem, now, end = self._problem, self.state.time, self._problem.case.march.end
         if self._rests is None or self._rests[0] != now:
-            problem, most = self._problem, len(TIMES_TO_COME)
-            if problem.sources_vary:
-                most = max(FEWEST_TO_COME, POINTS_TO_COME // problem.whole.all_unknowns)
-            later = (now + share * (end - now) for share in TIMES_TO_COME[:most])
-            # The time that told last that they change comes first.
-            known = (self._changes_at,) if self._changes_at > now else ()
-            for time in (now - self._step, *known, end, *later):
-                at_walls, of_sources = problem.drive_changes(time, now)
+            most = max(FEWEST_TO_COME, POINTS_TO_COME // problem.whole.all_unknowns)
+            # The same times whenever they are asked for, so that a restart ends where a march ends.
+            times = [(share * end, n < most) for n, share in enumerate(TIMES_TO_COME)]
+            # The time that told last that they change comes first: it tells it most likely again.
+            later = [each for each in (self._changes, (end, True), *times) if each[0] > now]
+            present = problem.varying_drive(now)
+            for time, sources in ((now - self.state.step, True), *later):
+                drive = problem.varying_drive(time, sources)
+                at_walls, of_sources = problem.drive_changes(drive, present)
                 if not (at_walls <= tolerance * abs(time - now) and of_sources <= tolerance):
-                    self._rests, self._changes_at = (now, False), time
+                    self._rests, self._changes = (now, False), (time, sources)
                     break
             else:
                 self._rests = now, True
@@ -201,7 +205,9 @@ class Log:
             if self._norm == "l2":
                 norms = zip(self.history["residual"], self.history["dt"], strict=True)
                 self.history["residual"] = [norm / dt for norm, dt in norms]
-        self._step = self.history["dt"][-1] if len(self.history["dt"]) else 0.0
+        if "checked" not in state.record["march"]:  # earlier versions
+            steps = self.history["dt"]
+            self.state.checked, self.state.step = self.state.time, steps[-1] if len(steps) else 0.0
         if self._lines and LINE_TIME not in self.history:  # earlier versions read lines in each row
             self.history[LINE_TIME] = list(self.history["time"])
         if not self.state.closing:
@@ -216,12 +222,13 @@ class Log:
     def drive_anew(self) -> None:
         """After new walls or sources: compare the next changes as at the start of a march."""
         self.state.looks, self._drive_at_end, self._rests = 0, None, None
+        self._changes = -math.inf, False
 
     def check(self, stepper: Stepper, number: int, time_step: TimeStep, has_row: bool) -> None:
         """Check the change in step `number`, and add a row to the history if it `has_row`, or is
         the last step. Raises Diverged where the change grows without bound."""
         state, dt = self.state, time_step.length
-        self._step = dt
+        state.checked, state.step = state.time, dt
         columns: dict[str, float] | None = None
         if has_row or time_step.last:
             (change,), columns = stepper.posted_measures(self.change)()

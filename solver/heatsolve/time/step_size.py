@@ -205,7 +205,7 @@ class FollowingTimeSteps(TimeStepController):
         """
         problem, end = self._problem, self.time.end
         assert self.time.cfl is not None
-        step, times = min(longest, self._reach()), [time]
+        step, times, to_box = min(longest, self._reach()), [time], math.inf
         while True:
             now = speeds_at(*times)
             floor = FLOOR * self._courant_rate(now) if spare > 1.0 else 0.0
@@ -224,7 +224,9 @@ class FollowingTimeSteps(TimeStepController):
                     return
             allowed = min(limit, self._step_of_forces(times, fields))
             if len(times) == 1:
-                step = min(step, allowed, end)
+                if not math.isfinite(allowed):  # nothing moves before the next box
+                    to_box = self._time_to_box(time)
+                step = min(step, allowed, end, to_box)
                 self._ends_all = step == end
                 if not problem.driven_in_time:  # later times would tell the same
                     break
@@ -238,7 +240,12 @@ class FollowingTimeSteps(TimeStepController):
         # Where only the step before bounds this step, the next step is chosen anew.
         self._rate = LARGEST_RATE if short else self._courant_rate(speeds)
         count_steps(end, step)  # raises for a step too short to count or round
-        self.step = rounded_down(step)
+        self.step = step if step == to_box else rounded_down(step)
+
+    def _time_to_box(self, time: float) -> float:
+        """The time to the next one at which a box is set again (s); infinite if there is none."""
+        dues = (due for box in self.case.initial.boxes for due in box.again)
+        return min((due - time for due in dues if due > time), default=math.inf)
 
     def _courant_rate(self, speeds: Sequence[float]) -> float:
         """The sum over the axes of speed / h (1/s); for accelerations in 1/s2."""

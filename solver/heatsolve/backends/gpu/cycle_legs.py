@@ -226,7 +226,7 @@ million cells, 4.75 and 4.35 ms on 1.3 million, 6.4 and 6.2 ms on 2.2 million (H
 
 
 def fewest_points(dimension: int) -> int:
-    """The fewest points of a leg; 0 where there are no legs."""
+    """The fewest points of a leg of these kernels; 0 where there are no legs."""
     return FEWEST_POINTS.get(dimension, 0)
 
 
@@ -243,14 +243,14 @@ def padded(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def makes_leg(leg: CycleLeg, precision: str, limits: Limits) -> bool:
-    """Whether fused kernels make a leg of a cycle. Points must read neighbours only.
+    """Whether kernels make a leg of a cycle. Points must read neighbours only, and arrays that vary
+    along all axes must have one pitch. See `makes_small_leg` for small grids.
 
-    In three dimensions sweeps are made in place: colours must alternate, and a periodic axis must
-    have an even number of points, or two points of one colour meet at its ends. All arrays but b
-    and the inverse of the diagonal must be constant along some axis, because sweeps read them
-    repeatedly. Arrays that vary along all axes must have one pitch. A block must have room for the
-    parts of arrays that it holds, and in three dimensions may do at most half of its work for its
-    neighbours.
+    On large grids in three dimensions sweeps are made in place: colours must alternate, and a
+    periodic axis must have an even number of points, or two points of one colour meet at its ends.
+    All arrays but b and the inverse of the diagonal must be constant along some axis, because
+    sweeps read them repeatedly. A block must have room for the parts of arrays that it holds, and
+    in three dimensions may do at most half of its work for its neighbours.
     """
     if len(leg.shape) not in (2, 3) or max(leg.shape) > LARGEST:
         return False
@@ -260,8 +260,10 @@ def makes_leg(leg: CycleLeg, precision: str, limits: Limits) -> bool:
     if any(shape[-1] != leg.pitch for shape in shapes if shape and 1 not in shape):
         return False
     if is_small(leg):
+        if leg.counted is not None:
+            return False
         (work,) = parts_of(leg, precision, False)
-        return leg.counted is None and makes_small_leg(leg, work, limits)
+        return makes_small_leg(leg, work, limits)
     if len(leg.shape) == 3:
         if leg.norm is not None and not leg.restricts:  # its kernel only stores the result
             return False
@@ -284,7 +286,8 @@ def makes_leg(leg: CycleLeg, precision: str, limits: Limits) -> bool:
 
 
 def is_small(leg: CycleLeg) -> bool:
-    """Whether the kernels of this module are slower than those of `small_legs`, or than sweeps."""
+    """Whether a grid is too small for the kernels of this module, so that small legs, or single
+    sweeps, are faster."""
     most = fewest_points(len(leg.shape))
     if len(leg.shape) == 2 and leg.counted is None:
         most *= TIMES_WITH_FIELDS if has_fields(leg) else TIMES_WITHOUT

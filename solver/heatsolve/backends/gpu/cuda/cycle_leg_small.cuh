@@ -116,6 +116,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) sweeps(const integer* gate
     const int block[] = {BLOCK}, extents[] = {EXTENTS};
     // The index of each point along each axis, and whether it is updated: if not, -1 less the index.
     // Points beyond a periodic end are images, other points beyond the array are not read.
+    static_assert(AXES * LONGEST <= THREADS, "a thread finds one of these indices");
     int first[AXES];
     for (int axis = 0; axis < AXES; axis++) {
         const int last = extents[axis] - 1, place = int(threadIdx.x) - axis * LONGEST;
