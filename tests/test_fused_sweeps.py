@@ -450,7 +450,7 @@ IN_SMALL_LEGS = {
 
 
 @pytest.mark.few(6)
-@pytest.mark.parametrize("name", MACHINES)
+@pytest.mark.parametrize("name", [MACHINES[0], *MACHINES[2:]])  # there are no copies to be late
 @pytest.mark.parametrize("rounds", [0, 1000])
 @pytest.mark.parametrize("grid", IN_SMALL_LEGS)
 def test_small_legs_have_the_bits_of_single_sweeps(grid, rounds, name, monkeypatch):

@@ -492,7 +492,11 @@ def test_ctrl_c_ends_with_a_checkpoint_and_130(tmp_path):
     run_of_it.send_signal(signal.SIGINT)
     _, errors = run_of_it.communicate(timeout=30)
     assert run_of_it.returncode == 130, errors
-    said = re.fullmatch(r"heatsolve: interrupted after (\d+) .* --restart from (.*)\n", errors)
+    # A busy machine may take so long for the step that the program says what it waits for.
+    waits = r"(?:heatsolve: will stop when this step is done; Ctrl-C again ends it at once\n)?"
+    said = re.fullmatch(
+        waits + r"heatsolve: interrupted after (\d+) .* --restart from (.*)\n", errors
+    )
     assert said, errors
     assert (tmp_path / said[2]).name == f"{int(said[1]):012}"
     assert (tmp_path / said[2]).is_dir()
