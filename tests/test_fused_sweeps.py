@@ -460,9 +460,12 @@ def test_small_legs_have_the_bits_of_single_sweeps(grid, rounds, name, monkeypat
     given = IN_SMALL_LEGS[grid]
     precision = "float32" if "float32" in given[2] else "float64"
     expected = two_steps(NumpyBackend(precision), *given)
-    got = two_steps(machine(name, precision), *given)
+    backend = machine(name, precision)
+    got = two_steps(backend, *given)
     inside = INSIDE[: got.ndim]
     assert got[inside].tobytes() == expected[inside].tobytes()
+    without = grid.startswith(("cells, ", "odd torus, "))  # weighted Jacobi; colours that meet
+    assert not isinstance(backend, Emulated) or without or backend.launched >= 4
 
 
 def test_small_legs_need_two_colours():

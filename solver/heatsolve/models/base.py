@@ -539,13 +539,15 @@ class Model(ABC):
         start of the last `step`.
         """
         boxes = self.case.initial.boxes
-        due = sorted(
-            (at, number)
-            for number, box in enumerate(boxes)
-            for at in (box.again if time is not None else (0.0,))
-            if time is None or (at <= time + ROUNDING * step and not is_past(at, time, step))
-        )
-        for _, number in due:
+        due = list(range(len(boxes)))
+        if time is not None:
+            times = sorted((at, number) for number in due for at in boxes[number].again)
+            due = [
+                number
+                for at, number in times
+                if at <= time + ROUNDING * step and not is_past(at, time, step)
+            ]
+        for number in due:
             box = boxes[number]
             if regions := regions_of(box, self.places(box.field)):
                 values = self._values_of_box(number)
@@ -739,20 +741,18 @@ class MultiFieldModel(Model):
     def _velocities_of_boxes(self) -> tuple[list[float], list[float]]:
         """The least and the largest velocity that boxes set again later, along each axis, and 0
         (asks all processes). Where the flow is given, nothing moves with the values of a box."""
-        found: dict[str, list[float]] = {name: [0.0] for name in self.components}
+        low, high = [0.0] * self.grid.dimension, [0.0] * self.grid.dimension
         for number, box in enumerate(self.case.initial.boxes if self.case.velocity_changes else ()):
-            if box.again and box.field in found:
-                places = self.places(box.field)
+            if box.again and box.field in self.components:
+                axis, places = self.components.index(box.field), self.places(box.field)
                 values = np.broadcast_to(self._values_of_box(number), places.shape)
                 for region in regions_of(box, places):
-                    within = values[slices(region)]
-                    found[box.field] += [float(within.min()), float(within.max())]
-        extremes = [(min(each), max(each)) for each in found.values()]
-        none = [[0.0]] * self.grid.dimension
-        gathered = self.ranks.gather(extremes)
-        lows = [[low for low, _ in each] for each in zip(*gathered, strict=True)] or none
-        highs = [[high for _, high in each] for each in zip(*gathered, strict=True)] or none
-        return list(map(min, lows)), list(map(max, highs))
+                    low[axis] = min(low[axis], float(values[slices(region)].min()))
+                    high[axis] = max(high[axis], float(values[slices(region)].max()))
+        lows, highs = zip(*self.ranks.gather((low, high)), strict=True)
+        return [min(each) for each in zip(*lows, strict=True)], [
+            max(each) for each in zip(*highs, strict=True)
+        ]
 
     def stable_step_at(self, speeds: Sequence[float]) -> float:
         model, time = self.case.model, self.case.march

@@ -97,6 +97,7 @@ def regions_of(box: Any, grid: Grid) -> list[Region]:
 
 
 def _ranges_of(box: Any, axis: Axis, low: float, high: float) -> Iterator[tuple[int, int]]:
+    """The ranges of an axis's own unknowns between two ends, and between their images."""
     lines = axis.numbers if box.by_index else axis.coordinates
     near = 0.0 if box.by_index else TOUCH * axis.spacing
     period = axis.points if box.by_index else axis.upper - axis.lower

@@ -216,7 +216,7 @@ kernel comes from memory again for each launch. On an H200 a cycle on 80 cubed t
 kernels, 73 by small legs and 81 by single sweeps, on 96 cubed 102 by these kernels and 117 by small
 legs.
 """
-TIMES_WITHOUT = 2
+TIMES_WITHOUT_FIELDS = 2
 """The factor of the fewest points in 2D where blocks do not overlap: a cycle takes 79 us either way
 on 724 squared, 50 us by small legs and 62 by these kernels on 512 squared (H200)."""
 TIMES_WITH_FIELDS = 10
@@ -244,13 +244,14 @@ def padded(shape: Sequence[int]) -> tuple[int, ...]:
 
 def makes_leg(leg: CycleLeg, precision: str, limits: Limits) -> bool:
     """Whether kernels make a leg of a cycle. Points must read neighbours only, and arrays that vary
-    along all axes must have one pitch. See `makes_small_leg` for small grids.
+    along all axes must have one pitch.
 
-    On large grids in three dimensions sweeps are made in place: colours must alternate, and a
+    On small grids, and in three dimensions, sweeps are made in place: colours must alternate, and a
     periodic axis must have an even number of points, or two points of one colour meet at its ends.
-    All arrays but b and the inverse of the diagonal must be constant along some axis, because
-    sweeps read them repeatedly. A block must have room for the parts of arrays that it holds, and
-    in three dimensions may do at most half of its work for its neighbours.
+    On large grids in three dimensions all arrays but b and the inverse of the diagonal must be
+    constant along some axis, because sweeps read them repeatedly. A block must have room for the
+    parts of arrays that it holds, and on these grids may do at most half of its work for its
+    neighbours.
     """
     if len(leg.shape) not in (2, 3) or max(leg.shape) > LARGEST:
         return False
@@ -259,17 +260,19 @@ def makes_leg(leg: CycleLeg, precision: str, limits: Limits) -> bool:
     shapes = [getattr(operand, "shape", ()) for operand in (*leg.stages[0], *leg.operands)]
     if any(shape[-1] != leg.pitch for shape in shapes if shape and 1 not in shape):
         return False
-    if is_small(leg):
-        if leg.counted is not None:
-            return False
-        (work,) = parts_of(leg, precision, False)
-        return makes_small_leg(leg, work, limits)
-    if len(leg.shape) == 3:
-        if leg.norm is not None and not leg.restricts:  # its kernel only stores the result
-            return False
+    small = is_small(leg)
+    if small and leg.counted is not None:
+        return False
+    if small or len(leg.shape) == 3:
         odd = any(w and n % 2 for w, n in zip(leg.wraps, leg.shape, strict=True))
         alternate = all(a * b == -1 for a, b in pairwise(leg.colours))
         if odd or not all(leg.colours) or not alternate:
+            return False
+    if small:
+        (work,) = parts_of(leg, precision, False)
+        return makes_small_leg(work, leg.region, limits)
+    if len(leg.shape) == 3:
+        if leg.norm is not None and not leg.restricts:  # its kernel only stores the result
             return False
     elif leg.coarse is None or not (leg.colours or leg.restricts):
         return False
@@ -290,7 +293,7 @@ def is_small(leg: CycleLeg) -> bool:
     sweeps, are faster."""
     most = fewest_points(len(leg.shape))
     if len(leg.shape) == 2 and leg.counted is None:
-        most *= TIMES_WITH_FIELDS if has_fields(leg) else TIMES_WITHOUT
+        most *= TIMES_WITH_FIELDS if has_fields(leg) else TIMES_WITHOUT_FIELDS
     return math.prod(leg.shape) < most
 
 
@@ -357,14 +360,12 @@ def parts_of(leg: CycleLeg, precision: str, gated: bool) -> Iterator[FusedSweeps
         if leg.residual is not None:
             tape, norm = signature(leg.operands).tape(leg.residual), leg.norm and leg.norm.kind
             last = replace(last, residual=tape, residual_operands=_numbers(leg), residual_norm=norm)
-    is_in_one = axes == 2 or is_small(leg)
-    if is_in_one and leg.colours:
-        yield loading_all(last) if is_small(leg) else last
-        return
-    if leg.restricts:  # a kernel without sweeps reads their result
+    small = is_small(leg)
+    is_in_one = axes == 2 or small
+    if leg.restricts and not (is_in_one and leg.colours):  # its kernel reads the sweeps' result
         last = replace(last, varying=(), norms=(), colours=())
     if is_in_one:
-        yield loading_all(last) if is_small(leg) else last
+        yield loading_all(last) if small else last
         return
     first = leg.region[0][0]
     parts = [last]

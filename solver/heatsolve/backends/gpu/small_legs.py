@@ -11,9 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from heatsolve.backends import CycleLeg, Region
+from heatsolve.backends import Region
 from heatsolve.backends.gpu.device import Limits
 from heatsolve.backends.gpu.fused_kernel import FusedSweeps, Layout, Reads, Shift, assembled
+from heatsolve.backends.gpu.fused_sweeps import reads_neighbours
 from heatsolve.backends.gpu.launch import Launch
 
 THREADS = 512
@@ -85,10 +86,9 @@ def tile_of(work: FusedSweeps, region: Region, limits: Limits) -> SmallTile | No
     return best
 
 
-def makes_small_leg(leg: CycleLeg, work: FusedSweeps, limits: Limits) -> bool:
-    """Whether the kernel of small legs makes this leg: each sweep updates one colour, reads direct
-    neighbours only, and no periodic axis has two neighbours of one colour."""
-    odd = any(w and n % 2 for w, n in zip(leg.wraps, leg.shape, strict=True))
+def makes_small_leg(work: FusedSweeps, region: Region, limits: Limits) -> bool:
+    """Whether a small leg makes this work, whose sweeps may be made in place: of the field, points
+    read direct neighbours only."""
     tapes = [tape for tape in (work.tape, work.residual) if tape is not None]
     shifts = [
         [abs(place.shift) for place in subscript]
@@ -97,11 +97,10 @@ def makes_small_leg(leg: CycleLeg, work: FusedSweeps, limits: Limits) -> bool:
         if number == 0
     ]
     return (
-        not odd
-        and all(leg.colours)
-        and all(low == 1 for low, _ in leg.region)
+        all(reads_neighbours(tape, work.signature) for tape in tapes)
         and all(sum(shift) <= 1 for shift in shifts)
-        and tile_of(work, leg.region, limits) is not None
+        and all(low == 1 for low, _ in region)
+        and tile_of(work, region, limits) is not None
     )
 
 

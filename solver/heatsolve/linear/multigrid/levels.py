@@ -372,8 +372,6 @@ class Legs:
         self._plan, self._relaxation = plan, relaxation
         self._shape, self._counted = coarse_shape, counted
         system, smoother = plan.system, relaxation.smoother
-        self.read_other_ends = False
-        """Whether the ascent needs no ghosts of periodic axes in the array `up`."""
         self._down = down, transfer.restriction_weights
         self._up = up, transfer.interpolation_weights
         self._of_residual: dict[str, Any] = {
@@ -399,22 +397,26 @@ class Legs:
             if rest:
                 passes["go on"] = self._leg(rest, None, ())
         self.passes: dict[str, Any] = passes if all(passes.values()) else {}
+        ascent = self._half(after, *self._up)
+        self.reads_other_ends = system.backend.reads_other_ends(ascent)
+        """Whether the ascent needs no ghosts of periodic axes in the array `up`."""
 
-    def _leg(self, sweeps: Sequence[Sweep], coarse: Any, weights: Any, **more: Any) -> Any:
-        """Half a cycle in one pass; None if the backend has no such pass."""
+    def _leg(self, *half: Any, **more: Any) -> Any:
+        """Half a cycle in one pass, see `_half`; None if the backend has no such pass."""
+        return self._plan.system.backend.cycle_leg(self._half(*half, **more))
+
+    def _half(self, sweeps: Sequence[Sweep], coarse: Any, weights: Any, **more: Any) -> CycleLeg:
+        """Half a cycle, described for a backend."""
         plan, system, relaxation = self._plan, self._plan.system, self._relaxation
         # A pass without sweeps has the arguments of a sweep, too.
         point, stages, colours = relaxation.uncoloured(sweeps or relaxation.smoother.after)
         grid = system.grid
         where = (grid.shape, plan.u.shape[-1], grid.interior, system.halo.wraps)
-        leg = CycleLeg(
+        return CycleLeg(
             point, stages, colours if sweeps else (), *where, coarse, self._shape, weights,
             margin=plan.margin, inverse=relaxation.inverse_point, functions=FUNCTIONS,
             counted=self._counted, **more,
         )  # fmt: skip
-        if coarse is self._up[0]:
-            self.read_other_ends = system.backend.reads_other_ends(leg)
-        return system.backend.cycle_leg(leg)
 
     def fuse_norm(self, norm: Accumulator, restricts: bool) -> bool:
         """As `Level.fuse_norm`."""
@@ -433,7 +435,7 @@ class FusedLevel(SweptLevel):
     def __init__(self, plan: Plan, relaxation: Relaxation, coarse: Level, step: Step, legs: Legs):
         super().__init__(plan, relaxation, coarse, step)
         self._legs, self.passes = legs, legs.passes
-        self._reads_other_ends = legs.read_other_ends
+        self._reads_other_ends = legs.reads_other_ends
         self.keeps_start = self.swaps = not self.smoother.before and "go on" not in self.passes
 
     def fuse_norm(self, norm: Accumulator, restricts: bool) -> bool:
