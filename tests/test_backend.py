@@ -1,5 +1,6 @@
 """What a backend is that offers nothing but what it must, and work that one plays back."""
 
+import gc
 from functools import partial
 
 import numba
@@ -113,6 +114,43 @@ def test_work_is_played_back(name):
     for first, second in ((u, mine), (other, others)):
         np.testing.assert_array_equal(machine.to_host(first), machine.to_host(second))
     assert mine_total.value == total.value
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["cupy", "cuda"])
+def test_garbage_waits_for_the_end_of_a_capture(name):
+    """While work is captured, no graph, event or array of garbage is destroyed: CUDA would give up
+    the capture, or wait for the device."""
+    machine, everything = make(name), ((0, 8),)
+    u, other = machine.to_device(np.arange(8.0)), machine.zeros((8,))
+    sweep = partial(machine.sweep, copy, other, everything, u)
+    sweep()
+    unused = [machine.replayed(sweep), machine.now(), machine.zeros((8,)), machine.pinned((8,))]
+    unused[0]()
+    undisturbed = []
+
+    def litter():
+        garbage = [unused.pop() for _ in range(len(unused))]
+        garbage.append(garbage)
+        del garbage
+        begun = gc.get_stats()
+        _ = [[number] for number in range(100)]
+        undisturbed.append(gc.get_stats() == begun)
+
+    def work():
+        machine.enqueue(litter)
+        machine.sweep(copy, other, everything, u)
+
+    before = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        play = machine.replayed(work)
+    finally:
+        gc.set_threshold(*before)
+    machine.zero(other)
+    play()
+    assert undisturbed == [True] and not unused
+    assert machine.to_host(other).tobytes() == machine.to_host(u).tobytes()
 
 
 def test_threads_are_those_of_the_backend_that_sweeps():

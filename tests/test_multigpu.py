@@ -14,7 +14,7 @@ from heatsolve.backends.gpu import peers
 from heatsolve.backends.registry import count_gpus
 from heatsolve.case.load import load
 from heatsolve.io.reader import read
-from heatsolve.parallel.ranks import find_ranks
+from heatsolve.parallel.ranks import failing_together, find_ranks
 from heatsolve.report import Report
 from heatsolve.runner import run
 
@@ -127,4 +127,5 @@ def test_processes_that_share_a_gpu_have_no_nccl(tmp_path):
 
 if __name__ == "__main__":
     ranks = find_ranks()
-    solve_all(*sys.argv[1:], ranks, Report(mute=ranks.rank > 0))
+    with failing_together(ranks):
+        solve_all(*sys.argv[1:], ranks, Report(mute=ranks.rank > 0))

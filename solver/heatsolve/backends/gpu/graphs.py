@@ -8,9 +8,11 @@ another one writes), for instance along the walls of a grid, need no barrier bet
 its own threads. A kernel with independent sweeps alone has as many blocks as their points fill.
 """
 
+import gc
 import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import groupby
@@ -364,7 +366,8 @@ class Replay:
             queued = list(joined(backend, launches))
         self._kept += queued
         before_capture = backend.launches
-        play = backend.captured(queued)
+        with uncollected():
+            play = backend.captured(queued)
         backend.launches = before_capture
         self._graphs[gated] = play, points, moved, len(queued)
 
@@ -376,6 +379,19 @@ class Replay:
         play, *work = self._graphs[gated]
         play()
         backend.count(*work)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """A context in which Python collects no garbage: a graph in it, of an earlier run in the same
+    process, would be destroyed, and CUDA would give up the capture that is under way."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def joined(
