@@ -3,6 +3,7 @@
 import ctypes
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -118,13 +119,34 @@ def test_values_are_posted_by_way_of_memory_that_serves_again():
     first = [Accumulator("sum", register, device) for register in registers]
     again = [Accumulator("max", register, device) for register in registers]
     posted = device._posted_of(first)
-    assert posted.table.tolist() == [register.ctypes.data for register in registers]
+    table, _ = posted.queue.args[1]
+    assert table.tolist() == [register.ctypes.data for register in registers]
     assert device._posted_of(again) is posted
     assert device._posted_of(first[1:]) is not posted
     kept = [device.integers(width) for _ in range(2 * MOST_POSTED)]
     for register in kept:
         device._posted_of([Accumulator("sum", register, device)])
     assert len(device._posted) == MOST_POSTED
+
+
+def test_values_of_linked_devices_are_posted_with_the_rows_of_all():
+    """The device gathers them, and the host merges them without a message."""
+    device, width, gathered = Silent(), SPREAD * sums.WIDTH, []
+    link = SimpleNamespace(
+        size=3, replays=False, gather=lambda own, of_all: gathered.append((own.size, of_all.size))
+    )
+    device.join(lambda rows: pytest.fail("a message"), link)
+    accumulators = [Accumulator(kind, device.integers(width), device) for kind in ("sum", "max")]
+    read = device.posted_values(accumulators)
+    assert gathered == [(2 * sums.WIDTH, 6 * sums.WIDTH)]
+    terms = np.random.default_rng(4).random((3, 2, 9)) * np.array([1e9, 1.0, 1e-9]).reshape(3, 1, 1)
+    rows = np.zeros((3, 2, sums.WIDTH), np.int64)
+    for row, values in zip(rows.reshape(6, -1), terms.reshape(6, -1), strict=True):
+        sums.add_block(values, row)
+    device._posted_of(accumulators).readback[:] = rows.reshape(-1)
+    alone = np.zeros(sums.WIDTH, np.int64)
+    sums.add_block(terms[:, 0], alone)
+    assert read() == [sums.sum_of(alone), terms[:, 1].max()]
 
 
 def test_kernels_of_a_step_of_flow():

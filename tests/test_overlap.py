@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from emulated import Emulated
+from test_messages import Pretending
 from test_ranks import launch, mpi
 from test_solvers import case_text
 
@@ -61,6 +62,23 @@ FLOWS = {
     "taylor-green-3d": ["grid.cells=[16, 16, 128]", "grid.upper=['2*pi', '2*pi', '16*pi']"],
 }
 """Flows whose pressure is found so, on walls and on a ring."""
+
+
+class Spreading(Pretending):
+    """A link that counts its messages to all processes."""
+
+    spread = 0
+
+    def exchange(self, leaving, arriving):
+        Spreading.spread += any(peer == self._comm.rank for _, peer in leaving)
+        super().exchange(leaving, arriving)
+
+
+class Linked(Emulated):
+    """A GPU whose link sends rows of arrays as they lie in memory."""
+
+    def connect(self, ranks, name):
+        return (Spreading(ranks), "") if name == "nccl" else (None, "it is another link")
 
 
 SOME = ("odd", "tall", "recalled in space", "cells in space", "too thin", "taylor-green",
@@ -168,9 +186,12 @@ def main(what):
         for gathered, fewest, most in variants(name):
             partition.GATHERED_ON_DEVICES, overlap.MOST_ELEMENTS = gathered, most
             cycle_legs.FEWEST_POINTS = dict.fromkeys((2, 3), fewest)
-            block, found, places, overlapping, finding = solved(given, Emulated(), ranks)
+            backend = Emulated() if gathered == 1 else Linked()
+            block, found, places, overlapping, finding = solved(given, backend, ranks)
             least = 0 if name == "too thin" else 1 if gathered > 1 or fewest else 2
             assert overlapping >= least, (name, overlapping)
+            spread, Spreading.spread = Spreading.spread, 0
+            assert bool(spread) == (gathered > 1), (name, spread)
             if fewest:
                 assert overlapping == 1, (name, overlapping)
             if name == "tall" and gathered == 1:
@@ -184,9 +205,12 @@ def main(what):
         case = load(name, overrides)
         expected, _ = marched(case, NumpyBackend(), Ranks())
         for gathered in (1, 1 << 20):
-            partition.GATHERED_ON_DEVICES, backend = gathered, Emulated()
+            partition.GATHERED_ON_DEVICES = gathered
+            backend = Emulated() if gathered == 1 else Linked()
             blocks, places = marched(case, backend, ranks)
             assert backend.launched > 50, backend.launched
+            spread, Spreading.spread = Spreading.spread, 0
+            assert bool(spread) == (gathered > 1), (name, spread)
             for field, block in blocks.items():
                 assert np.array_equal(block, expected[field][places]), (name, field)
         if ranks.rank == 0:

@@ -85,10 +85,11 @@ def add_largest(values: np.ndarray, register: np.ndarray) -> bool:
 
 
 def merge(registers: np.ndarray) -> np.ndarray:
-    """The register of all terms of several registers (the rows of `registers`)."""
-    total = registers.sum(axis=0)
+    """The register of all terms of several registers (the rows of `registers`), or several such
+    registers (of the tables of `registers`)."""
+    total = _sum(registers, axis=0)
     for place in (TOP, LARGEST):
-        total[place] = registers[:, place].max()
+        total[..., place] = _maximum(registers[..., place], axis=0)
     return total
 
 

@@ -110,15 +110,8 @@ class Criterion:
         self._scale: float | Callable[[], float] | None = scale
         if scale is None:
             self._scale = math.ldexp(1.0, exponent or 0)
-        if relative:
-            self._scale = self._norm_of_right_side(u, scratch)
-
-    def _norm_of_right_side(self, u: Any, scratch: Any) -> float | None:
-        """The norm of the right side; None where no wall has a value: `scale` then finds it."""
-        system = self._system
-        if system.homogeneous or (scratch is None and not _values_at_walls(system, u)):
-            return None
-        return self._norm_with_walls(u, scratch)
+        if relative:  # without values at walls the norm of b, which `scale` finds
+            self._scale = None if system.homogeneous else self._norm_with_walls(u, scratch)
 
     @property
     def scale(self) -> float:
@@ -241,7 +234,7 @@ class Criterion:
         """
         if self._has_callers_scale or self.relative_to not in ("", RIGHT_SIDE):
             return False
-        of_b = self.scale if self.relative_to else self._norm_with_walls(u, None)
+        of_b = self.scale if self.relative_to else self._norm_with_walls(u, None)()
         return norm >= of_b > 0.0
 
     def gate(self, floor: float = 0.0) -> float:
@@ -253,8 +246,9 @@ class Criterion:
         limit = max(self.threshold, floor)
         return limit * limit if self.kind == "sum" else math.nextafter(limit, 0.0)
 
-    def _norm_with_walls(self, u: Any, scratch: Any) -> float:
-        """The norm of b with the walls' values moved into it: the residual's for u = 0 inside."""
+    def _norm_with_walls(self, u: Any, scratch: Any) -> Callable[[], float]:
+        """A call that waits for the norm of b with the walls' values moved into it: the residual's
+        for u = 0 inside."""
         system = self._system
         bare = system.backend.zeros(system.grid.shape) if scratch is None else scratch
         if scratch is not None:
@@ -263,7 +257,8 @@ class Criterion:
             system.backend.sweep(copy, bare, ghosts, u)
         accumulator = system.backend.accumulator(self.kind)
         system.residual_norm(bare, accumulator)
-        return self.norm(accumulator.value)
+        read = system.backend.posted_values([accumulator])
+        return lambda: self.norm(*read())
 
 
 def largest_of(system: System, u: Any) -> float:
@@ -305,13 +300,6 @@ def _too_small(names: str, largest: float, precision: str) -> str:
         f"solver.precision: {names} are {largest:.1e} at most, and below {NORMAL[precision]:.1e} "
         f"{precision} does not have all of its digits; take other units"
     )
-
-
-def _values_at_walls(system: System, u: Any) -> bool:
-    largest = system.backend.accumulator("max")
-    for ghosts in system.grid.ghosts:
-        system.backend.sweep(copy, largest, ghosts, u)
-    return largest.value != 0.0
 
 
 # ---- the test, check by check --------------------------------------------------------------------

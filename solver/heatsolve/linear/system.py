@@ -543,11 +543,13 @@ class Pairwise(Method):
 
     def restart(self) -> None:
         system = self.system
-        if system.homogeneous and not self.reads_before:  # both have the values at walls anyway
-            return
+        if self.reads_before:
+            regions = [system.grid.everything]
+        else:  # the walls' values; where all are 0, both arrays have them
+            regions = [] if system.homogeneous else list(system.grid.ghosts)
         for array in self._pair:
-            if array is not self.u:
-                system.backend.sweep(copy, array, system.grid.everything, self.u)
+            for region in regions if array is not self.u else ():
+                system.backend.sweep(copy, array, region, self.u)
 
     def finish(self, steps: int) -> None:
         newest = self.solution(steps)

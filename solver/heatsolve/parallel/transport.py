@@ -168,6 +168,12 @@ class QueuedTransport(Transport):
     def gather(self, leaving: Message, arriving: Message) -> None:
         self.link.gather(leaving.array, arriving.array)
 
+    def spread(self, leaving: Message, arriving: Sequence[Message]) -> None:
+        """Send a message to all processes, and receive one from each, by rank; to and from this
+        process, too."""
+        out = [(leaving.array, rank) for rank in range(len(arriving))]
+        self.link.exchange(out, [(each.array, rank) for rank, each in enumerate(arriving)])
+
 
 def _parcels(peers: Sequence[Peer]) -> tuple[list[tuple[Any, int]], list[tuple[Any, int]]]:
     """The arrays that leave and that arrive, each with the process that it goes to or comes from.

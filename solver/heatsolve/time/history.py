@@ -251,8 +251,10 @@ class Log:
             self._problem.time = stepper.time
         if flows:
             row |= self._problem.heat_flows()
-        row |= self._probes.read(stepper.fields)
-        row |= self._integrals.read(stepper.fields)
+        if self._probes:
+            row |= self._probes.read(stepper.fields)
+        if self._integrals:
+            row |= self._integrals.read(stepper.fields)
         self.add(row)
         state.closing = [] if has_row else list(row)
         self._ask()

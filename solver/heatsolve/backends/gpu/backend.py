@@ -111,11 +111,10 @@ def queued(method: Callable[..., None]) -> Callable[..., None]:
 
 @dataclass(frozen=True)
 class Posted:
-    """The memory in which registers at some addresses are merged and posted: the table of these
-    addresses, and the pinned memory with a row for each register."""
+    """Registers at some addresses that are merged and posted: the call that queues this, and the
+    pinned memory with a row for each register; with a link, such rows of each process."""
 
-    launch: Launch
-    table: Any
+    queue: Callable[[], None]
     readback: np.ndarray
 
 
@@ -556,6 +555,7 @@ class DeviceBackend(Backend):
     def join(self, combine: Callable[[np.ndarray], np.ndarray], link: Link | None = None) -> None:
         self.combine, self.link = combine, link
         self._gathering = None
+        self._posted.clear()
         if link is None:
             self.lookahead = 1
             return
@@ -740,15 +740,14 @@ class DeviceBackend(Backend):
     def posted_values(self, accumulators: Sequence[Accumulator]) -> Callable[[], list[float]]:
         if not accumulators:
             return list
-        posted = self._posted_of(accumulators)
-        args = posted.table, self.mapped(posted.readback)
-        self._of_checks("merge_several")(posted.launch, args)
-        wait = self.mark()
+        posted, joined = self._posted_of(accumulators), self.link is not None
+        posted.queue()
+        wait, kinds = self.mark(), [each.kind for each in accumulators]
 
         def read() -> list[float]:
             wait()
-            rows = posted.readback.reshape(-1, sums.WIDTH)
-            return sums.values_of([each.kind for each in accumulators], self.combine(rows))
+            rows = posted.readback.reshape(-1, len(kinds), sums.WIDTH)
+            return sums.values_of(kinds, sums.merge(rows) if joined else self.combine(rows[0]))
 
         return read
 
@@ -759,13 +758,29 @@ class DeviceBackend(Backend):
         if key not in self._posted:
             while len(self._posted) >= MOST_POSTED:
                 del self._posted[next(iter(self._posted))]
-            count = len(accumulators)
-            self._posted[key] = Posted(
-                replace(ONE_BLOCK, grid=(count, 1, 1)),
-                self.stored(np.array(key, np.int64)),
-                self.pinned((count * sums.WIDTH,), np.int64),
-            )
+            self._posted[key] = self._posting(self.stored(np.array(key, np.int64)))
         return self._posted[key]
+
+    def _posting(self, table: Any) -> Posted:
+        """The posting of the registers at the addresses in a table."""
+        (count,), link = table.shape, self.link
+        size = 1 if link is None else link.size
+        readback = self.pinned((size * count * sums.WIDTH,), np.int64)
+        launch, host = replace(ONE_BLOCK, grid=(count, 1, 1)), self.mapped(readback)
+        merge = self._of_checks("merge_several")
+        if link is None:
+            return Posted(partial(merge, launch, (table, host)), readback)
+        own, of_all = (self.integers(n * count * sums.WIDTH) for n in (1, size))
+        to_host = partial(
+            self._of_checks("post"), ONE_BLOCK, (of_all, self.integer(readback.size), host)
+        )
+
+        def work() -> None:
+            self.enqueue(partial(merge, launch, (table, own)))
+            link.gather(own, of_all)
+            self.enqueue(to_host)
+
+        return Posted(Replay(self, work, gated=False) if link.replays else work, readback)
 
 
 class DeviceScalars(sums.Scalars):

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from heatsolve.backends import Backend
 from heatsolve.linear.multigrid.coarsening import AxisCoarsening, AxisMetrics, finest_metrics
 from heatsolve.linear.multigrid.direct import MOST, Inverse
 from heatsolve.linear.multigrid.levels import (
@@ -116,11 +117,8 @@ def coarsened(fine: Plan, linear: bool) -> tuple[Plan, Step]:
             partial(halo.along, axis, layers=(1, 2)),
         )
     coarse_grid = partition.grid([metric.axis for metric in metrics])
-    # Rows may be padded where all axes are halved, both to this level and from it: a transfer along
-    # some axes views all other axes as one, which allows no padding.
-    evenly = len(transfers) == len(_axes_to_halve(metrics)) == grid.dimension
-    padded = evenly and not partition.divided and _element_count(metrics) > MOST
-    shape = backend.padded(coarse_grid.shape) if padded else coarse_grid.shape
+    padded = len(transfers) == grid.dimension and not partition.divided
+    shape = _shape(coarse_grid, metrics, backend) if padded else coarse_grid.shape
     b, u, other = (backend.zeros(shape) for _ in range(3))
     coarse_halo = halo.of(coarse_grid) if partition.divided else Halo(coarse_grid, backend)
     args = partition, metrics, coefficients, coarse_grid, coarse_halo
@@ -132,11 +130,22 @@ def gathered(blocks: Plan, step: Step) -> tuple[Plan, Step]:
     """The whole of a level in place of its blocks, and the step to it (asks all processes)."""
     system = blocks.system
     partition, coefficients, grid, halo = _whole(blocks)
-    b, u, other = (system.backend.zeros(grid.shape) for _ in range(3))
+    shape = _shape(grid, blocks.metrics, system.backend)
+    b, u, other = (system.backend.zeros(shape) for _ in range(3))
     args = partition, blocks.metrics, coefficients, grid, halo
     whole = plan_of(system, *args, b, u, other)
     assembly = _assembly(system, blocks.partition)
     return whole, replace(step, gathering=Gathering(blocks, whole, assembly))
+
+
+def _shape(grid: Grid, metrics: Sequence[AxisMetrics], backend: Backend) -> tuple[int, ...]:
+    """The extents of a level's arrays, to which all axes are halved.
+
+    Rows may be padded where all axes are halved from it, too: a transfer along some axes views all
+    other axes as one, which allows no padding.
+    """
+    evenly = len(_axes_to_halve(metrics)) == grid.dimension and _element_count(metrics) > MOST
+    return backend.padded(grid.shape) if evenly else grid.shape
 
 
 def _whole(blocks: Plan) -> tuple[Partition, list[HostCoefficient], Grid, Halo]:

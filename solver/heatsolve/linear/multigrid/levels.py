@@ -91,9 +91,10 @@ class Gathering:
     whole: Plan
     assembly: Assembly
 
-    def bring(self) -> None:
-        """Fill b of the whole level from the blocks of all processes."""
-        self.assembly.bring(self.whole.system.b, self.plan.system.b)
+    def bring(self, b: Any, below: int = 0) -> None:
+        """Fill b of the whole level from the arrays `b` of all processes, which hold this number of
+        further layers below the block."""
+        self.assembly.bring(self.whole.system.b, b, below)
 
     def hand_out(self) -> None:
         """Fill `other` of the block, ghosts included, from `other` of the whole level."""
@@ -279,7 +280,7 @@ class SweptLevel(Level):
         self._assemble()
         self._transfer.restrict()
         if self._gathering is not None:
-            self._gathering.bring()
+            self._gathering.bring(self._gathering.plan.system.b)
 
     def _assemble(self) -> None:
         if self._assembly is not None:

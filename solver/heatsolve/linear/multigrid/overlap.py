@@ -362,12 +362,11 @@ class OverlappedLevel(FusedLevel):
         if self.coarse.overlaps:
             if not self._finds_layers:
                 self._below.halo.exchange_along(0, self._b)
+        elif self._gathering is not None:
+            self._gathering.bring(self._b, self._below.below)
         else:
-            gathering = self._gathering
-            system = self.coarse.system if gathering is None else gathering.plan.system
+            system = self.coarse.system
             self._below.copy_out(system.b, self._b, system.grid.interior)
-            if gathering is not None:
-                gathering.bring()
 
     def _exchange_correction(self) -> None:
         if self.coarse.overlaps:

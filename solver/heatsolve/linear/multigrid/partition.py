@@ -9,16 +9,17 @@ the same bits: this takes no more time than waiting for one process to do it, an
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from heatsolve.backends import Backend, Region
+from heatsolve.backends import Backend, Message, Region
 from heatsolve.linear.multigrid.coarsening import AxisCoarsening
 from heatsolve.parallel.decomposition import block_of
 from heatsolve.parallel.halo import Halo
 from heatsolve.parallel.ranks import Ranks
-from heatsolve.parallel.transport import Transport
+from heatsolve.parallel.transport import QueuedTransport, Transport
 from heatsolve.stencil.grid import Axis, Grid
 from heatsolve.stencil.language import shifted
 
@@ -154,32 +155,58 @@ class Assembly:
     """Gathers the blocks of all processes in a whole array on every process, by one message.
 
     `own` is the region of this process's block in its own array, `regions` holds the region of each
-    process's block in the whole array. Blocks travel in boxes of the size of the largest block.
+    process's block in the whole array. Where blocks are whole rows of both arrays, devices send
+    them from one to the other; elsewhere they travel in boxes of the size of the largest block.
     """
 
     def __init__(
         self, backend: Backend, transport: Transport, own: Region, regions: Sequence[Region]
     ):
         self._backend, self._transport = backend, transport
-        sizes = [[high - low for low, high in region] for region in regions]
-        box = [max(extents) for extents in zip(*sizes, strict=True)]
-        self._leaving = transport.message(backend, box)
-        self._arriving = transport.message(backend, (len(regions) * box[0], *box[1:]))
-        self._packed = tuple((0, high - low) for low, high in own)
-        self._from_own = tuple(low for low, _ in own)
-        # The boxes follow each other along the slowest axis.
-        self._places = [
-            (region, (rank * box[0] - region[0][0], *(-low for low, _ in region[1:])))
-            for rank, region in enumerate(regions)
-        ]
+        self._own, self._regions = own, regions
 
-    def bring(self, whole: Any, array: Any) -> None:
-        """Fill `whole` from the blocks in the `array` of each process."""
-        sweep = self._backend.sweep
-        sweep(shifted, self._leaving.array, self._packed, array, *self._from_own)
-        self._transport.gather(self._leaving, self._arriving)
-        for region, distances in self._places:
-            sweep(shifted, whole, region, self._arriving.array, *distances)
+    @cached_property
+    def _boxes(self) -> tuple[Message, Message, list[tuple[Region, tuple[int, ...]]]]:
+        """The boxes that leave and that arrive, these along the slowest axis; and for each block
+        its region and the distances from there to its box."""
+        sizes = [[high - low for low, high in region] for region in self._regions]
+        box = [max(extents) for extents in zip(*sizes, strict=True)]
+        return (
+            self._transport.message(self._backend, box),
+            self._transport.message(self._backend, (len(sizes) * box[0], *box[1:])),
+            [
+                (region, (rank * box[0] - region[0][0], *(-low for low, _ in region[1:])))
+                for rank, region in enumerate(self._regions)
+            ],
+        )
+
+    def bring(self, whole: Any, array: Any, below: int = 0) -> None:
+        """Fill `whole` from the blocks in the `array` of each process, which holds this number of
+        further layers below the block."""
+        (first, stop), *others = self._own
+        own = ((first + below, stop + below), *others)
+        transport = self._transport
+        if isinstance(transport, QueuedTransport) and self._are_rows(whole, array):
+            parts = [self._rows(whole, region) for region in self._regions]
+            transport.spread(self._rows(array, own), parts)
+            return
+        sweep, (leaving, arriving, places) = self._backend.sweep, self._boxes
+        packed = tuple((0, high - low) for low, high in own)
+        sweep(shifted, leaving.array, packed, array, *(low for low, _ in own))
+        transport.gather(leaving, arriving)
+        for region, distances in places:
+            sweep(shifted, whole, region, arriving.array, *distances)
+
+    def _are_rows(self, *arrays: Any) -> bool:
+        """Whether all blocks are whole rows, of one length in these arrays."""
+        lengths = {tuple(array.shape[1:]) for array in arrays}
+        return len(lengths) == len({tuple(region[1:]) for region in self._regions}) == 1
+
+    def _rows(self, array: Any, region: Region) -> Message:
+        """The rows of a region, which lie together in memory."""
+        (first, stop), size = region[0], math.prod(array.shape[1:])
+        together = self._backend.part(array, (size * (stop - first),), first * size)
+        return Message(together, together)
 
 
 # ---- coefficients on the host --------------------------------------------------------------------

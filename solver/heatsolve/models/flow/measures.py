@@ -1,10 +1,9 @@
 """What a step of flow tells of its fields: the largest velocities, the columns of the history."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from heatsolve.backends import Accumulator, PointSweep
 from heatsolve.models.base import Fields, Measured
@@ -140,7 +139,7 @@ class Measures:
         """The columns of the history from sums and largest magnitudes of terms."""
         problem, spacings = self._problem, self._problem.steps_along_axes
         largest = max([self.fastest(), *speeds])
-        relative, volume = columns["divergence"] * min(spacings), float(np.prod(spacings))
+        relative, volume = columns["divergence"] * min(spacings), math.prod(spacings)
         columns["divergence"] = relative / largest if largest > 0.0 else relative
         columns["courant"] *= dt
         for name in ("kinetic_energy", "enstrophy"):
