@@ -149,7 +149,7 @@ def test_garbage_waits_for_the_end_of_a_capture(name):
         gc.set_threshold(*before)
     machine.zero(other)
     play()
-    assert undisturbed == [True] and not unused
+    assert undisturbed and all(undisturbed) and not unused
     assert machine.to_host(other).tobytes() == machine.to_host(u).tobytes()
 
 

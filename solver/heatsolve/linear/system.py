@@ -501,9 +501,11 @@ class Method(ABC):
         self.stays = False
 
     def _work_in(self, u: Any, b: Any) -> None:
-        """Copy u and b into these arrays, and work in them from now on."""
+        """Copy u and b into these arrays, and work in them from now on; b may be in place."""
         system = self.system
-        self.u, self.system = system.like(self.u, u), replace(system, b=system.like(system.b, b))
+        self.u = system.like(self.u, u)
+        if b is not system.b:
+            self.system = replace(system, b=system.like(system.b, b))
 
     def restart(self) -> None:
         """Begin again from the values now in `u` and b."""

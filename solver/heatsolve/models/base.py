@@ -307,6 +307,10 @@ class Model(ABC):
         """Make the field of a steady case the initial one again."""
         raise NotImplementedError
 
+    def take(self, u: Any) -> None:
+        """Take an array as the field of a steady case."""
+        raise NotImplementedError
+
     def complete(self, u: Any) -> Any:
         """An iterate of a steady case, with the values of wall nodes that copy the nodes inside."""
         raise NotImplementedError

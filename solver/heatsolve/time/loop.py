@@ -42,12 +42,15 @@ def iterating(
     if reason := stall(problem.case, system.singular):
         watcher.warn(reason)
     ((name, field),) = problem.fields.items()
-    total = problem.add_magnitudes
+    total, made = problem.add_magnitudes, list[Method]()
 
     def begin(system: System, exponent: int) -> tuple[Method, Criterion]:
         # The criterion first: it frees its array before the method allocates its own.
         criterion = Criterion(problem.case.solver, system, field, total=total, exponent=exponent)
         method = make_method(problem.case, system, field)
+        made.append(method)
+        if exponent == 0:  # else the field itself is scaled
+            method.settle()
         if resumed is not None:
             for key, array in method.memory(resumed.number).items():
                 problem.restore(array, resumed.fields[key])
@@ -67,6 +70,7 @@ def iterating(
 
         again = resumed is not None
         until = yield Pause(problem, at.number, None, at.norm, again, present, back=at.back)
+    problem.take(field := made[-1].u)
     if outcome.count == 0 and outcome.norm == 0.0:
         demand_normal(system, field)
     if system.singular:

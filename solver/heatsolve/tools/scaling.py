@@ -324,13 +324,14 @@ class Worker:
             self._march = TimeLoop(problem, time_steps, Report(quiet=True, mute=True), ()).run()
             self.pause = next(self._march)
             return
-        (self._field,) = problem.fields.values()
+        (field,) = problem.fields.values()
         self._system = problem.steady_system()
-        self._method = make_method(case, self._system, self._field)
+        self._method = make_method(case, self._system, field)
+        self._method.settle()
         solves = method_name(case) in SOLVED
         self.unit, self.make = ("solve", self._solves) if solves else ("iteration", self._iterate)
         if solves:
-            self._start = problem.sweeps.like(self._field)
+            self._start = problem.sweeps.like(field)
 
     def _steps(self, count: int) -> None:
         self.made += count
@@ -342,19 +343,19 @@ class Worker:
     def _solves(self, count: int) -> None:
         problem = self._problem
         for _ in range(count):
-            problem.sweeps.like(self._start, self._field)
-            args = self._system, self._field, self._begin, problem.reset, Silent()
-            outcome = finished(solving(*args))
+            problem.take(u := problem.sweeps.like(self._start, self._method.u))
+            outcome = finished(solving(self._system, u, self._begin, problem.reset, Silent()))
+            problem.take(self._solved_by.u)
             demand_converged(outcome, "the solve")
             self.iterations = outcome.count
 
     def _begin(self, system: System, exponent: int) -> tuple[Method, Criterion]:
         problem, total = self._problem, self._problem.add_magnitudes
-        args = problem.case.solver, system, self._field
-        criterion = Criterion(*args, total=total, exponent=exponent)
-        scaled = exponent != 0
-        method = make_method(problem.case, system, self._field) if scaled else self._method
+        (u,) = problem.fields.values()
+        criterion = Criterion(problem.case.solver, system, u, total=total, exponent=exponent)
+        method = make_method(problem.case, system, u) if exponent != 0 else self._method
         method.restart()
+        self._solved_by = method
         return method, criterion
 
 

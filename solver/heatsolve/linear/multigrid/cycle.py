@@ -167,10 +167,13 @@ class Multigrid(Pairwise):
         there, level.is_copied_in = level.is_copied_in, True
         if there:
             return ()
-        if self._own:
-            return (level.system.b,)
-        self._play(level.copy_in, self._newest(steps), self.u, self.system.b)
-        return ()
+        newest = self._newest(steps)
+        if not self._own:
+            self._play(level.copy_in, newest, self.u, self.system.b)
+            return ()
+        if not self.system.homogeneous:
+            self._play(level.copy_walls, newest, self._own[id(newest)])
+        return () if level.system.b is self.system.b else (level.system.b,)
 
     def _bring(self, *arrays: Any) -> None:
         """Exchange the layers of these arrays, if any, of an overlapped finest level."""
@@ -199,7 +202,7 @@ class Multigrid(Pairwise):
     def settle(self) -> None:
         super().settle()
         level, system = self._overlapped, self.system
-        parts = level.own_parts(self.u.shape) if level and system.homogeneous else []
+        parts = level.own_parts(self.u, system.b) if level else []
         if not (level and parts):
             return
         u, other, b = parts

@@ -224,8 +224,9 @@ def overlapped_plans(
         width = max(layers[number], width // 2 + 2)  # room for all that restriction finds
         next_width = max(layers[number + 1], width // 2 + 2)
         overlap, below = Overlap.of(fine, width), Overlap.of(coarse, next_width)
-        grid, shape = overlap.grid, backend.padded(overlap.grid.shape)
-        if result:
+        grid, shape = overlap.grid, overlap.grid.shape
+        if result:  # rows of the finest level are as long as rows of the block's arrays
+            shape = backend.padded(shape)
             b, other = result[-1].b, result[-1].other
         else:  # a source constant along the axis is the same in the neighbours' layers
             constant = fine.system.b.shape[0] == 1
@@ -388,10 +389,12 @@ class OverlappedLevel(FusedLevel):
 
     # ---- copies between its arrays and the arrays of the block ----
 
-    def own_parts(self, shape: tuple[int, ...]) -> list[Any]:
-        """The parts of u, `other` and b that are arrays of the block; an empty list if a part
-        cannot be."""
-        parts = [self._overlap.own_part(a, shape) for a in (self.u, self.other, self.system.b)]
+    def own_parts(self, u: Any, b: Any) -> list[Any]:
+        """The parts of u, `other` and b that are arrays of the block, as the given arrays are; an
+        empty list if a part cannot be. The level may use the given b itself."""
+        parts = [self._overlap.own_part(array, u.shape) for array in (self.u, self.other)]
+        own_b = self.system.b
+        parts.append(b if own_b is b else self._overlap.own_part(own_b, u.shape))
         return [] if any(part is None for part in parts) else parts
 
     def copy_in(self, into: Any, u: Any, b: Any) -> None:
@@ -401,10 +404,15 @@ class OverlappedLevel(FusedLevel):
         """
         self._overlap.copy_own(into, u)
         if not self.system.homogeneous:
-            other = self.other if into is self.u else self.u
-            self._overlap.copy_ghosts(other, u)
-            self.bring(other)
+            self.copy_walls(into, u)
         self.copy_in_b(b)
+
+    def copy_walls(self, first: Any, u: Any) -> None:
+        """Copy the walls' values in u of the block, with whose copy in the array `first` a cycle
+        begins, to the other array."""
+        other = self.other if first is self.u else self.u
+        self._overlap.copy_ghosts(other, u)
+        self.bring(other)
 
     def copy_in_b(self, b: Any) -> None:
         """Copy b alone, and exchange its layers, unless the level uses the array b itself."""
