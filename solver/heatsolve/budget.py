@@ -169,6 +169,7 @@ def _iteration(problem: Model) -> Work:
         total = problem.add_magnitudes
         criterion = Criterion(problem.case.solver, system, field, total=total)
     method = make_method(problem.case, system, field)
+    method.settle()
     criterion.limit = 1 << 60
     queue = Queue(method, criterion)
 
