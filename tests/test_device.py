@@ -4,6 +4,7 @@ import ctypes
 import math
 from dataclasses import replace
 from types import SimpleNamespace
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -119,7 +120,7 @@ def test_values_are_posted_by_way_of_memory_that_serves_again():
     first = [Accumulator("sum", register, device) for register in registers]
     again = [Accumulator("max", register, device) for register in registers]
     posted = device._posted_of(first)
-    table, _ = posted.queue.args[1]
+    table, _ = posted.post.args[1]
     assert table.tolist() == [register.ctypes.data for register in registers]
     assert device._posted_of(again) is posted
     assert device._posted_of(first[1:]) is not posted
@@ -129,11 +130,27 @@ def test_values_are_posted_by_way_of_memory_that_serves_again():
     assert len(device._posted) == MOST_POSTED
 
 
+def test_posted_values_hold_their_registers():
+    """The memory of a register that is gone may serve another one, which would be posted over the
+    values that wait."""
+    device = Silent()
+    register = device.integers(SPREAD * sums.WIDTH)
+    kept, read = ref(register), device.posted_values([Accumulator("sum", register, device)])
+    del register
+    assert kept() is not None
+    assert read() == [0.0]
+    del read
+    assert kept() is None
+
+
 def test_values_of_linked_devices_are_posted_with_the_rows_of_all():
     """The device gathers them, and the host merges them without a message."""
     device, width, gathered = Silent(), SPREAD * sums.WIDTH, []
     link = SimpleNamespace(
-        size=3, replays=False, gather=lambda own, of_all: gathered.append((own.size, of_all.size))
+        size=3,
+        replays=True,
+        records_alone=False,
+        gather=lambda own, of_all: gathered.append((own.size, of_all.size)),
     )
     device.join(lambda rows: pytest.fail("a message"), link)
     accumulators = [Accumulator(kind, device.integers(width), device) for kind in ("sum", "max")]

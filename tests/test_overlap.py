@@ -69,10 +69,10 @@ FLOWS = {
 class Spreading(Pretending):
     """A link that counts its messages to all processes."""
 
-    spread = 0
+    sent_to_all = 0
 
     def exchange(self, leaving, arriving):
-        Spreading.spread += any(peer == self._comm.rank for _, peer in leaving)
+        Spreading.sent_to_all += any(peer == self._comm.rank for _, peer in leaving)
         super().exchange(leaving, arriving)
 
 
@@ -210,8 +210,8 @@ def main(what):
             blocks, found, places, overlapping, finding = solved(given, backend, ranks, settled)
             least = 0 if name == "too thin" else 1 if gathered > 1 or fewest else 2
             assert overlapping >= least, (name, overlapping)
-            spread, Spreading.spread = Spreading.spread, 0
-            assert bool(spread) == (gathered > 1), (name, spread)
+            sent, Spreading.sent_to_all = Spreading.sent_to_all, 0
+            assert bool(sent) == (gathered > 1), (name, sent)
             if fewest:
                 assert overlapping == 1, (name, overlapping)
             if name == "tall" and gathered == 1:
@@ -230,8 +230,8 @@ def main(what):
             backend = Emulated() if gathered == 1 else Linked()
             blocks, places = marched(case, backend, ranks)
             assert backend.launched > 50, backend.launched
-            spread, Spreading.spread = Spreading.spread, 0
-            assert bool(spread) == (gathered > 1), (name, spread)
+            sent, Spreading.sent_to_all = Spreading.sent_to_all, 0
+            assert bool(sent) == (gathered > 1), (name, sent)
             for field, block in blocks.items():
                 assert np.array_equal(block, expected[field][places]), (name, field)
         if ranks.rank == 0:

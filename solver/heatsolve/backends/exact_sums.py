@@ -85,8 +85,8 @@ def add_largest(values: np.ndarray, register: np.ndarray) -> bool:
 
 
 def merge(registers: np.ndarray) -> np.ndarray:
-    """The register of all terms of several registers (the rows of `registers`), or several such
-    registers (of the tables of `registers`)."""
+    """The register of all terms of several registers, along the first axis of `registers`; of
+    several tables of registers the table of such registers."""
     total = _sum(registers, axis=0)
     for place in (TOP, LARGEST):
         total[..., place] = _maximum(registers[..., place], axis=0)

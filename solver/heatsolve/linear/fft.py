@@ -167,10 +167,10 @@ class Fourier(Method):
         """The array that is transformed, without ghosts."""
         return self.system.backend.zeros(self._lengths)
 
-    def settle(self) -> None:
-        super().settle()
+    def settle(self, from_zero: bool = False) -> None:
+        super().settle(from_zero)
         backend = self.system.backend
-        if len(self._periodic) == len(self._lengths):
+        if from_zero and len(self._periodic) == len(self._lengths):
             self._among_ghosts = self._library.fft_among_ghosts(self._lengths, backend.dtype)
         if self._among_ghosts is None:
             return

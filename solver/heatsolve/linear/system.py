@@ -496,12 +496,14 @@ class Method(ABC):
         threshold."""
         raise NotImplementedError
 
-    def settle(self) -> None:
-        """Allow the method to replace the arrays `u`, and b of `system`, if that saves copies."""
+    def settle(self, from_zero: bool = False) -> None:
+        """Allow the method to replace the arrays `u`, and b of `system`, if that saves copies;
+        `from_zero`: of solves after `restart_from_zero`."""
         self.stays = False
 
     def _work_in(self, u: Any, b: Any) -> None:
-        """Copy u and b into these arrays, and work in them from now on; b may be in place."""
+        """Copy u and b into these arrays, and work in them from now on; the array for b may be the
+        system's own."""
         system = self.system
         self.u = system.like(self.u, u)
         if b is not system.b:

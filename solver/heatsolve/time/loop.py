@@ -45,6 +45,7 @@ def iterating(
     total, made = problem.add_magnitudes, list[Method]()
 
     def begin(system: System, exponent: int) -> tuple[Method, Criterion]:
+        made.clear()
         # The criterion first: it frees its array before the method allocates its own.
         criterion = Criterion(problem.case.solver, system, field, total=total, exponent=exponent)
         method = make_method(problem.case, system, field)

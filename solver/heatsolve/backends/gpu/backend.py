@@ -112,9 +112,9 @@ def queued(method: Callable[..., None]) -> Callable[..., None]:
 @dataclass(frozen=True)
 class Posted:
     """Registers at some addresses that are merged and posted: the call that queues this, and the
-    pinned memory with a row for each register; with a link, such rows of each process."""
+    pinned memory with a row for each register; with a link, the rows of all processes, by rank."""
 
-    queue: Callable[[], None]
+    post: Callable[[], None]
     readback: np.ndarray
 
 
@@ -740,14 +740,16 @@ class DeviceBackend(Backend):
     def posted_values(self, accumulators: Sequence[Accumulator]) -> Callable[[], list[float]]:
         if not accumulators:
             return list
-        posted, joined = self._posted_of(accumulators), self.link is not None
-        posted.queue()
-        wait, kinds = self.mark(), [each.kind for each in accumulators]
+        posted, linked = self._posted_of(accumulators), self.link is not None
+        posted.post()
+        wait = self.mark()
 
         def read() -> list[float]:
             wait()
+            # The call holds the accumulators: others at their addresses would be posted over them.
+            kinds = [each.kind for each in accumulators]
             rows = posted.readback.reshape(-1, len(kinds), sums.WIDTH)
-            return sums.values_of(kinds, sums.merge(rows) if joined else self.combine(rows[0]))
+            return sums.values_of(kinds, sums.merge(rows) if linked else self.combine(rows[0]))
 
         return read
 
@@ -780,7 +782,9 @@ class DeviceBackend(Backend):
             link.gather(own, of_all)
             self.enqueue(to_host)
 
-        return Posted(Replay(self, work, gated=False) if link.replays else work, readback)
+        # The addresses, and so the first use of a list, may differ from process to process.
+        recorded = link.replays and link.records_alone
+        return Posted(Replay(self, work, gated=False) if recorded else work, readback)
 
 
 class DeviceScalars(sums.Scalars):

@@ -38,6 +38,8 @@ class Link(ABC):
     """Whether transfers are proved to work: from then on a silent peer is a failure of the run."""
     replays = False
     """Whether a device can record transfers and play them back."""
+    records_alone = False
+    """Whether a process may record transfers while others play theirs back."""
 
     def __init__(self, backend: "DeviceBackend", size: int):
         self._backend, self.size = backend, size

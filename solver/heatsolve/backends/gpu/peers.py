@@ -97,6 +97,7 @@ class PeerMemory(Link):
         """`far`: the link to the processes of other hosts, if there are any."""
         super().__init__(backend, size)
         self._slabs, self._far = slabs, far
+        self.records_alone = far is None
         self.name = "GPU peer memory" + (f" and {far.name}" if far is not None else "")
         self._kernel = backend.compiled(peer_source(THREADS, FLAG), "exchange")
         self._lost = backend.pinned((1,), np.int64)

@@ -199,8 +199,8 @@ class Multigrid(Pairwise):
             return self._own[id(newest)]
         return self._overlapped.solution(self.u, newest)
 
-    def settle(self) -> None:
-        super().settle()
+    def settle(self, from_zero: bool = False) -> None:
+        super().settle(from_zero)
         level, system = self._overlapped, self.system
         parts = level.own_parts(self.u, system.b) if level else []
         if not (level and parts):

@@ -139,10 +139,10 @@ def gathered(blocks: Plan, step: Step) -> tuple[Plan, Step]:
 
 
 def _shape(grid: Grid, metrics: Sequence[AxisMetrics], backend: Backend) -> tuple[int, ...]:
-    """The extents of a level's arrays, to which all axes are halved.
+    """The extents of the arrays of a level that no transfer along some of the axes gives.
 
-    Rows may be padded where all axes are halved from it, too: a transfer along some axes views all
-    other axes as one, which allows no padding.
+    Rows may be padded where none starts there, either: it views all other axes as one, which
+    allows no padding.
     """
     evenly = len(_axes_to_halve(metrics)) == grid.dimension and _element_count(metrics) > MOST
     return backend.padded(grid.shape) if evenly else grid.shape
@@ -206,4 +206,4 @@ def _assembly(system: System, partition: Partition) -> Assembly:
         for at_low, at_high in [axis.at_ends]
     )
     regions = [partition.region_in_whole(rank) for rank in range(partition.ranks.size)]
-    return Assembly(system.backend, system.halo.transport, own, regions)
+    return Assembly(system.backend, system.halo, own, regions)

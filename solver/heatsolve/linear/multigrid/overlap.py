@@ -390,8 +390,8 @@ class OverlappedLevel(FusedLevel):
     # ---- copies between its arrays and the arrays of the block ----
 
     def own_parts(self, u: Any, b: Any) -> list[Any]:
-        """The parts of u, `other` and b that are arrays of the block, as the given arrays are; an
-        empty list if a part cannot be. The level may use the given b itself."""
+        """The parts of u, `other` and b that are arrays of the block; an empty list if a part
+        cannot be. The level may use the given b itself."""
         parts = [self._overlap.own_part(array, u.shape) for array in (self.u, self.other)]
         own_b = self.system.b
         parts.append(b if own_b is b else self._overlap.own_part(own_b, u.shape))
@@ -408,8 +408,8 @@ class OverlappedLevel(FusedLevel):
         self.copy_in_b(b)
 
     def copy_walls(self, first: Any, u: Any) -> None:
-        """Copy the walls' values in u of the block, with whose copy in the array `first` a cycle
-        begins, to the other array."""
+        """Copy the walls' values from u of the block to the array with which a cycle does not
+        begin; `first` is the one with which it begins."""
         other = self.other if first is self.u else self.u
         self._overlap.copy_ghosts(other, u)
         self.bring(other)

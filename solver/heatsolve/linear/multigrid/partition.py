@@ -19,7 +19,7 @@ from heatsolve.linear.multigrid.coarsening import AxisCoarsening
 from heatsolve.parallel.decomposition import block_of
 from heatsolve.parallel.halo import Halo
 from heatsolve.parallel.ranks import Ranks
-from heatsolve.parallel.transport import QueuedTransport, Transport
+from heatsolve.parallel.transport import QueuedTransport
 from heatsolve.stencil.grid import Axis, Grid
 from heatsolve.stencil.language import shifted
 
@@ -159,11 +159,11 @@ class Assembly:
     them from one to the other; elsewhere they travel in boxes of the size of the largest block.
     """
 
-    def __init__(
-        self, backend: Backend, transport: Transport, own: Region, regions: Sequence[Region]
-    ):
-        self._backend, self._transport = backend, transport
+    def __init__(self, backend: Backend, halo: Halo, own: Region, regions: Sequence[Region]):
+        self._backend, self._transport, self._ranks = backend, halo.transport, halo.ranks
         self._own, self._regions = own, regions
+        self._are_rows: dict[Any, bool] = {}
+        """By the shapes of two arrays: whether blocks are whole rows of both, on all processes."""
 
     @cached_property
     def _boxes(self) -> tuple[Message, Message, list[tuple[Region, tuple[int, ...]]]]:
@@ -182,11 +182,15 @@ class Assembly:
 
     def bring(self, whole: Any, array: Any, below: int = 0) -> None:
         """Fill `whole` from the blocks in the `array` of each process, which holds this number of
-        further layers below the block."""
+        further layers below the block (asks all processes at first)."""
         (first, stop), *others = self._own
         own = ((first + below, stop + below), *others)
-        transport = self._transport
-        if isinstance(transport, QueuedTransport) and self._are_rows(whole, array):
+        transport, shapes = self._transport, (whole.shape, array.shape)
+        if shapes not in self._are_rows:
+            undivided = len({tuple(region[1:]) for region in self._regions}) == 1
+            are_rows = undivided and whole.shape[1:] == array.shape[1:]
+            self._are_rows[shapes] = all(self._ranks.gather(are_rows))
+        if isinstance(transport, QueuedTransport) and self._are_rows[shapes]:
             parts = [self._rows(whole, region) for region in self._regions]
             transport.spread(self._rows(array, own), parts)
             return
@@ -196,11 +200,6 @@ class Assembly:
         transport.gather(leaving, arriving)
         for region, distances in places:
             sweep(shifted, whole, region, arriving.array, *distances)
-
-    def _are_rows(self, *arrays: Any) -> bool:
-        """Whether all blocks are whole rows, of one length in these arrays."""
-        lengths = {tuple(array.shape[1:]) for array in arrays}
-        return len(lengths) == len({tuple(region[1:]) for region in self._regions}) == 1
 
     def _rows(self, array: Any, region: Region) -> Message:
         """The rows of a region, which lie together in memory."""

@@ -155,7 +155,7 @@ class Pressure:
                 del self._solvers[next(iter(self._solvers))]
             system = self._problem.pressure_system(length)
             method = make_method(self._case, system, self.now)
-            method.settle()
+            method.settle(from_zero=True)
             self._solvers[length] = method
         method = self._solvers[length]
         if method.u is not self.now:  # the steps before had another length
