@@ -57,6 +57,27 @@ def test_surfaces_are_found_where_they_are():
     assert np.all(cuts.share[cuts.owner == 0] == 1.0)
 
 
+@pytest.mark.parametrize("shift", [0.1, -0.7, 0.3, 1.1])
+@pytest.mark.parametrize("length, cells, low, high", [
+    (1.2, 12, 0.4, 0.8), (2.4, 24, 1.0, 1.4), (2.2, 110, 0.54, 1.38), (0.41, 41, 0.13, 0.29),
+])  # fmt: skip
+def test_a_surface_on_faces_of_the_grid_is_found_at_all_of_them(length, cells, low, high, shift):
+    """The coordinates of faces, and the numbers of a case that name them, round differently."""
+
+    first, last = round(low / length * cells), round(high / length * cells)
+    for start in (0.0, shift):
+        lower, upper = (round(start + end, 9) for end in (low, high))
+        body = f"[[obstacle]]\nshape = 'box'\nlower = [{lower}, 0]\nupper = [{upper}, 0.5]\n"
+        case = parse(text(walls=STILL + "\n" + body, cells=[cells, 10]), "case")
+        grid = make_grid([cells, 10], [start, 0.0], [start + length, 1.0], on_nodes=False)
+        along_y, along_x = (Obstacles(case, grid.faces(number)).owner > 0 for number in (0, 1))
+        # Face n lies above cell n, in row or column n of the array.
+        columns = np.flatnonzero(along_x[3])
+        assert columns.tolist() == list(range(first, last + 1))
+        rows = np.flatnonzero(along_y[:, first + 1])
+        assert rows.tolist() == list(range(6))
+
+
 @pytest.mark.parametrize("shape, same", [
     ("shape = 'circle'\ncenter = [0.5, 0.5]\nradius = 0.2", "(x - 0.5)**2 + (y - 0.5)**2 <= 0.04"),
     ("shape = 'box'\nlower = [0.3, 0.2]\nupper = [0.61, 0.7]",

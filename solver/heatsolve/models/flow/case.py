@@ -1,6 +1,6 @@
 """The sections of a case of flow on either grid, and its rules."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -150,16 +150,23 @@ class Obstacle(Section):
             return tuple((x - self.radius, x + self.radius) for x in self.center)
         return tuple(zip(self.lower or (), self.upper or (), strict=False))
 
-    def contains(self, positions: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Whether points lie inside or on the surface; positions along x, y, z, in this order."""
-        axes = list(positions.values())
+    def contains(
+        self, positions: Mapping[str, np.ndarray], slack: Sequence[float] = ()
+    ) -> np.ndarray:
+        """Whether points lie inside or on the surface; positions along x, y, z, in this order.
+
+        `slack`: the distance along each axis within which a point counts as on the surface of a box
+        or a circle: a face of the grid at 0.4 may have the coordinate 0.4000000000000001.
+        """
+        axes, slack = list(positions.values()), slack or (0.0,) * len(positions)
         if self.center is not None and self.radius is not None:
             squares = [(x - c) * (x - c) for x, c in zip(axes, self.center, strict=True)]
-            return np.asarray(sum(squares) <= self.radius * self.radius)
+            radius = self.radius + min(slack)
+            return np.asarray(sum(squares) <= radius * radius)
         if self.lower is not None and self.upper is not None:
             inside = np.asarray(True)
-            for x, low, high in zip(axes, self.lower, self.upper, strict=True):
-                inside = inside & (low <= x) & (x <= high)
+            for x, low, high, most in zip(axes, self.lower, self.upper, slack, strict=True):
+                inside = inside & (low - most <= x) & (x <= high + most)
             return inside
         assert not isinstance(self.shape, str)
         result = np.asarray(self.shape(**{name: positions[name] for name in self.shape.names}))

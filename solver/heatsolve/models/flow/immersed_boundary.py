@@ -53,14 +53,16 @@ class SurfaceCuts:
     owner: np.ndarray
 
 
-def owners(obstacles: Sequence[Any], positions: Mapping[str, np.ndarray]) -> np.ndarray:
+def owners(
+    obstacles: Sequence[Any], positions: Mapping[str, np.ndarray], slack: Sequence[float] = ()
+) -> np.ndarray:
     """The number, from 1, of the first obstacle that contains a point; 0 in the fluid.
 
-    `positions` are along x, y, z, in this order.
+    `positions` are along x, y, z, in this order; `slack`: see `Obstacle.contains`.
     """
     owner = np.zeros((), int)
     for number, obstacle in enumerate(obstacles, 1):
-        owner = np.where((owner == 0) & obstacle.contains(positions), number, owner)
+        owner = np.where((owner == 0) & obstacle.contains(positions, slack), number, owner)
     return owner
 
 
@@ -74,10 +76,13 @@ class Obstacles:
     def __init__(self, case: Case, grid: Grid):
         self._obstacles, self._grid = case.obstacles, grid
         positions = dict(reversed(grid.positions().items()))
-        self.owner = np.array(np.broadcast_to(self._owners(positions), grid.shape))
+        slack = [NEAREST * axis.spacing for axis in reversed(grid.axes)]
+        self.owner = np.array(np.broadcast_to(self._owners(positions, slack), grid.shape))
         """The number of the obstacle at every point, see `owners`."""
 
-    def _owners(self, positions: Mapping[str, np.ndarray]) -> np.ndarray:
+    def _owners(
+        self, positions: Mapping[str, np.ndarray], slack: Sequence[float] = ()
+    ) -> np.ndarray:
         """As `owners`, also beyond the ends of periodic axes, and with both ends as one place."""
         images: list[dict[str, np.ndarray]] = [dict(positions)]
         for axis in self._grid.axes:
@@ -86,7 +91,7 @@ class Obstacles:
                 x = axis.lower + (positions[axis.name] - axis.lower) % length
                 twins = x, np.where(x == axis.lower, axis.upper, x)
                 images = [image | {axis.name: twin} for image in images for twin in twins]
-        result = [owners(self._obstacles, image) for image in images]
+        result = [owners(self._obstacles, image, slack) for image in images]
         return np.max(np.broadcast_arrays(*result), axis=0)
 
     def surface_cuts(self, axis: int, side: int) -> SurfaceCuts:
