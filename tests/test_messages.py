@@ -103,6 +103,8 @@ class Pretending:
             request.Wait()
         self._waiting = []
 
+    spread = links.Link.spread
+
     def gather(self, mine, all_of_them):
         self._comm.Allgather(mine, all_of_them)
 

@@ -63,7 +63,6 @@ def test_surfaces_are_found_where_they_are():
 ])  # fmt: skip
 def test_a_surface_on_faces_of_the_grid_is_found_at_all_of_them(length, cells, low, high, shift):
     """The coordinates of faces, and the numbers of a case that name them, round differently."""
-
     first, last = round(low / length * cells), round(high / length * cells)
     for start in (0.0, shift):
         lower, upper = (round(start + end, 9) for end in (low, high))

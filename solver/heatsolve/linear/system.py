@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
-from itertools import chain
+from itertools import chain, product
 from typing import Any
 
 import numpy as np
@@ -551,9 +551,9 @@ class Pairwise(Method):
             regions = [system.grid.everything]
         else:  # the walls' values; where all are 0, both arrays have them
             regions = [] if system.homogeneous else list(system.grid.ghosts)
-        for array in self._pair:
-            for region in regions if array is not self.u else ():
-                system.backend.sweep(copy, array, region, self.u)
+        others = [array for array in self._pair if array is not self.u]
+        for array, region in product(others, regions):
+            system.backend.sweep(copy, array, region, self.u)
 
     def finish(self, steps: int) -> None:
         newest = self.solution(steps)

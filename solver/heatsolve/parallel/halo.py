@@ -420,13 +420,15 @@ class Side(Peer):
 
     def within(self, array: Any, backend: Backend) -> Peer:
         """This end, for layers that lie together in an array, so that they are not packed."""
-        size = math.prod(array.shape[1:])
-
-        def part(layers: tuple[int, int]) -> Message:
-            first, stop = layers
-            together = backend.part(array, (size * (stop - first),), first * size)
-            return Message(together, together)
-
         edge = self.from_edge[0], self.from_edge[0] + self.packed[0][1]
-        leaving, arriving = part(edge), part(self.ghosts[0])
+        leaving, arriving = (
+            message_of_rows(array, each, backend) for each in (edge, self.ghosts[0])
+        )
         return Peer(leaving, arriving, self.rank, self.tags)
+
+
+def message_of_rows(array: Any, bounds: tuple[int, int], backend: Backend) -> Message:
+    """A message of whole rows of an array, along its slowest axis, which lie together in memory."""
+    (first, stop), size = bounds, math.prod(array.shape[1:])
+    together = backend.part(array, (size * (stop - first),), first * size)
+    return Message(together, together)

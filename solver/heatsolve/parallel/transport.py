@@ -171,8 +171,7 @@ class QueuedTransport(Transport):
     def spread(self, leaving: Message, arriving: Sequence[Message]) -> None:
         """Send a message to all processes, and receive one from each, by rank; to and from this
         process, too."""
-        out = [(leaving.array, rank) for rank in range(len(arriving))]
-        self.link.exchange(out, [(each.array, rank) for rank, each in enumerate(arriving)])
+        self.link.spread(leaving.array, [each.array for each in arriving])
 
 
 def _parcels(peers: Sequence[Peer]) -> tuple[list[tuple[Any, int]], list[tuple[Any, int]]]:

@@ -67,6 +67,12 @@ class Link(ABC):
     def gather(self, mine: Any, all_of_them: Any) -> None:
         """Queue all_of_them = the arrays `mine` of all processes, one after the other."""
 
+    def spread(self, mine: Any, parts: Sequence[Any]) -> None:
+        """Queue a transfer of `mine` to all processes, this one too, and of theirs to `parts`, by
+        rank."""
+        arriving = [(part, rank) for rank, part in enumerate(parts)]
+        self.exchange([(mine, rank) for _, rank in arriving], arriving)
+
     @property
     def waited(self) -> float | None:
         """Seconds in which the device only waited for its slowest peer; None if unknown."""

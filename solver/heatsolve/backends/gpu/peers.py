@@ -130,15 +130,9 @@ class PeerMemory(Link):
         if self._far is not None:
             self._far.gather(mine, all_of_them)
             return
-        rank, count = self._slabs.rank, mine.nbytes // mine.dtype.itemsize
-
-        def part(number: int) -> Any:
-            return self._backend.part(all_of_them, (count,), number * count)
-
-        others = [peer for peer in range(self.size) if peer != rank]
+        part, count = self._backend.part, mine.nbytes // mine.dtype.itemsize
         # The same kernel copies this process's own part.
-        leaving = [*[(mine, peer) for peer in others], (mine, rank)]
-        self.exchange(leaving, [*[(part(peer), peer) for peer in others], (part(rank), rank)])
+        self.spread(mine, [part(all_of_them, (count,), n * count) for n in range(self.size)])
 
     @property
     def waited(self) -> float:

@@ -139,10 +139,10 @@ def gathered(blocks: Plan, step: Step) -> tuple[Plan, Step]:
 
 
 def _shape(grid: Grid, metrics: Sequence[AxisMetrics], backend: Backend) -> tuple[int, ...]:
-    """The extents of the arrays of a level that no transfer along some of the axes gives.
+    """The extents of the arrays of a level that no transfer along only some of the axes fills.
 
-    Rows may be padded where none starts there, either: it views all other axes as one, which
-    allows no padding.
+    Rows may be padded if the next level is halved along all axes, too: a transfer along some axes
+    views all other axes as one, which allows no padding.
     """
     evenly = len(_axes_to_halve(metrics)) == grid.dimension and _element_count(metrics) > MOST
     return backend.padded(grid.shape) if evenly else grid.shape

@@ -17,7 +17,7 @@ import numpy as np
 from heatsolve.backends import Backend, Message, Region
 from heatsolve.linear.multigrid.coarsening import AxisCoarsening
 from heatsolve.parallel.decomposition import block_of
-from heatsolve.parallel.halo import Halo
+from heatsolve.parallel.halo import Halo, message_of_rows
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.parallel.transport import QueuedTransport
 from heatsolve.stencil.grid import Axis, Grid
@@ -191,8 +191,8 @@ class Assembly:
             are_rows = undivided and whole.shape[1:] == array.shape[1:]
             self._are_rows[shapes] = all(self._ranks.gather(are_rows))
         if isinstance(transport, QueuedTransport) and self._are_rows[shapes]:
-            parts = [self._rows(whole, region) for region in self._regions]
-            transport.spread(self._rows(array, own), parts)
+            parts = [message_of_rows(whole, rows, self._backend) for rows, *_ in self._regions]
+            transport.spread(message_of_rows(array, own[0], self._backend), parts)
             return
         sweep, (leaving, arriving, places) = self._backend.sweep, self._boxes
         packed = tuple((0, high - low) for low, high in own)
@@ -200,12 +200,6 @@ class Assembly:
         transport.gather(leaving, arriving)
         for region, distances in places:
             sweep(shifted, whole, region, arriving.array, *distances)
-
-    def _rows(self, array: Any, region: Region) -> Message:
-        """The rows of a region, which lie together in memory."""
-        (first, stop), size = region[0], math.prod(array.shape[1:])
-        together = self._backend.part(array, (size * (stop - first),), first * size)
-        return Message(together, together)
 
 
 # ---- coefficients on the host --------------------------------------------------------------------
