@@ -29,6 +29,13 @@ class Collocated(MultiFieldModel):
         super().__init__(case, backend, grid, ranks)
         self.density = case.model.density
         self.moved = dict.fromkeys(self.components, case.model.viscosity)
+        # Of the layers of a deep halo, only the sweeps of the pressure read more than the nearest.
+        self._nearest = self.halo if self.halo.depth == 1 else self.halo.of(self.grid)
+
+    def write_walls(self, fields: dict[str, Any], time: float, exchanged: bool = False) -> None:
+        if not exchanged:
+            self._nearest.exchange(*fields.values())
+        super().write_walls(fields, time, exchanged=True)
 
     def stepper(self, time: float, step: float) -> Stepper:
         return CollocatedStep(self, time)
@@ -109,7 +116,8 @@ class CollocatedStep(RungeKutta):
         model, spacings = problem.case.model, problem.spacings
         dt, rho, nu = part.length, problem.density, model.viscosity
         old = tuple(start.values())
-        problem.write_walls({**start, "pressure": p}, part.start)
+        problem.write_walls(start, part.start)
+        problem.write_walls({"pressure": p}, part.start, exchanged=True)  # `_find_pressure` does
         for wall in reversed(problem.walls["pressure"]):  # an odd number of sweeps ends in q
             if wall.condition.value is not None:
                 problem.write_wall(q, "pressure", wall, part.start)
