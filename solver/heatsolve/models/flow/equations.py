@@ -349,15 +349,28 @@ def raised(at, w, amount):
     return w[at] + amount
 
 
-def extrapolated(at, p, *more):
-    """The sum of the last pressures, p and some older ones, times their weights; and p, which
-    replaces the oldest. `more` holds the older pressures, then the weights of all."""
-    older = more[: len(more) // 2]
-    first, *others = more[len(older) :]
-    guess = first * p[at]
-    for weight, pressure in zip(others, older, strict=True):
-        guess = guess + weight * pressure[at]
-    return guess, p[at]
+@cache
+def extrapolated(count: int, sums: int = 1) -> Point:
+    """Sums of the last `count` pressures, or parts of such sums, times weights.
+
+    The first sum is a guess of the next pressure. The others, each of one pressure fewer, belong to
+    the stages after it. The newest pressure follows the guess: it replaces the oldest. The
+    arguments are the pressures, the newest first, and the weights of each sum.
+    """
+
+    def extrapolation(at, *args):
+        values, weights = [p[at] for p in args[:count]], list(args[count:])
+        results = []
+        for number in range(sums):
+            newest, *older = values[: count - number]
+            result = weights.pop(0) * newest
+            for value in older:
+                result = result + weights.pop(0) * value
+            results.append(result)
+        guess, *others = results
+        return guess, values[0], *others
+
+    return extrapolation
 
 
 @cache

@@ -1,5 +1,6 @@
 """The pressure of a projection: its right side, its solver, and its initial guess."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -25,13 +26,18 @@ the forces that no pressure balances are then rounding, to which no iteration co
 converge to less than this number of rounding errors of that velocity."""
 
 
+def _over(denominator: int, *numerators: int) -> tuple[float, ...]:
+    """Fractions of one denominator."""
+    return tuple(numerator / denominator for numerator in numerators)
+
+
 WEIGHTS = {
-    1: ((3.0, -3.0, 1.0),),
-    2: ((1.0, 2.0, -2.0, -1.0, 1.0),) * 2,
+    1: (_over(1, 4, -6, 4, -1),),
+    2: (_over(3, 3, 4, -4, 1, -1, -2, 2), _over(1, 1, 3, -3, -3, 3, 1, -1)),
     3: (
-        (1.5, 0.5, -1.5, 0.5),
-        (7.0, -8.0, -1.0, 3.0),
-        (1.0 / 3.0, 5.0 / 3.0, -1.0 / 3.0, -2.0 / 3.0),
+        _over(134, 211, 65, -97, -114, -57, 191, -65),
+        _over(17, 124, -156, 0, -28, 116, 7, -46),
+        _over(314, 93, 640, -24, -314, -290, 58, 151),
     ),
 }
 """The weights of the last pressures, the newest first, in the initial guess of each stage; by the
@@ -39,16 +45,16 @@ number of stages.
 
 Stage s begins from u(t) + e_s dt^2 u'' + O(dt^3), t its time and e_s a number of the Runge-Kutta
 scheme: so its pressure is p(t) + e_s q(t), where p and q are smooth. In steps of one length the
-guess is exact if p is quadratic in time and q is constant; with two stages a step, q may be linear.
+guess is exact if p is cubic in time and q linear; of such weights these have the least sum of
+squares, as the errors that the tolerance leaves in the last pressures grow with them.
 """
 SMALL_WEIGHTS = {
     1: ((2.0, -1.0),),
     2: ((0.0, 2.0, 0.0, -1.0),) * 2,
     3: ((0.0, 1.0), (3.0, -2.0), (0.5, 0.5)),
 }
-"""Weights for methods other than multigrid, which end closer to the tolerance: the errors that the
-tolerance leaves in the last pressures grow with the weights. Guesses are linear in time; with two
-stages from the pressures of the same stage."""
+"""Smaller weights, for methods other than multigrid, which end closer to the tolerance. Guesses are
+linear in time; with two stages from the pressures of the same stage."""
 
 
 class Pressure:
@@ -61,6 +67,9 @@ class Pressure:
         self._problem, self._case = problem, case
         weights = WEIGHTS if method_name(case) == "multigrid" else SMALL_WEIGHTS
         self._weights = weights[len(stages)]
+        # Whether the first stage of a step begins the guesses of the others, so that they need not
+        # read the pressures before the step: arrays that the step no longer needs hold the parts.
+        self._begins_all = len(self._weights[0]) >= len(stages)
         self.now = problem.sweeps.like(problem.fields["pressure"])
         self._older = [problem.sweeps.like(self.now) for _ in self._weights[0][1:]]
         self.known = 0
@@ -82,27 +91,43 @@ class Pressure:
         count = len(self._older)
         return [self._older[(self.known - n) % count] for n in range(1, 1 + count)]
 
-    def weights(self, stage: Stage) -> tuple[float, ...]:
-        """The weights of the last pressures in the guess of a stage: while some are missing, the
-        guess is the last pressure."""
-        weights = self._weights[stage.number]
-        return weights if self.known >= len(weights) else (1.0, *[0.0] * len(self._older))
+    def sums(self, stage: Stage) -> tuple[tuple[float, ...], ...]:
+        """The weights of the sums by which `begin` makes the guess of a stage.
+
+        While pressures are missing at the start of a step, the guess is the last pressure.
+        """
+        weights, number = self._weights, stage.number
+        if self.known - number < len(weights[0]):
+            weights = ((1.0, *[0.0] * len(self._older)),) * len(weights)
+        if not self._begins_all:
+            return (weights[number],)
+        if number == 0:
+            return tuple(of_stage[later:] for later, of_stage in enumerate(weights))
+        return ((*weights[number][:number], 1.0),)
 
     def begin(
-        self, fields: Fields, factor: Any, length: float, weights: Sequence[float] = ()
+        self,
+        fields: Fields,
+        factor: Any,
+        length: float,
+        sums: Sequence[Sequence[float]] = (),
     ) -> None:
         """Make the right side, `factor` (-1 / dt) times div u*, and the largest velocity of u*;
         sweeps only.
 
-        With `weights` also the initial guess, from the last pressures.
+        With `sums` also the initial guess, and the parts of the guesses of the next stages. The
+        part that an earlier stage of the step has made is in the oldest array, and newer pressures
+        are those of the step.
         """
         problem, older = self._problem, self.older
         interior, (system, method) = problem.grid.interior, self.solver(length)
         args = (factor, *problem.velocities(fields), *problem.inverse_spacings)
         sweeps = [PointSweep(flow.scaled_divergence, system.b, interior, args)]
-        if weights:
-            out, args = (self.now, older[-1]), (self.now, *older, *weights)
-            sweeps.append(PointSweep(flow.extrapolated, out, interior, args))
+        if sums:
+            count = len(sums[0])
+            args = (self.now, *older[: count - 2], older[-1], *itertools.chain(*sums))
+            out = (self.now, *older[: -1 - len(sums) : -1])
+            sweeps.append(PointSweep(flow.extrapolated(count, len(sums)), out, interior, args))
         sweeps.append(problem.speed_sweep(fields, self._speed))
         method.sweep_start(partial(problem.backend.sweep_together, sweeps))
         problem.add_low_faces(fields, self._speed)

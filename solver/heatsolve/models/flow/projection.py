@@ -27,6 +27,8 @@ OLDER = (
     "pressure two stages before",
     "pressure three stages before",
     "pressure four stages before",
+    "pressure five stages before",
+    "pressure six stages before",
 )
 """The names, in a state, of the pressures of the stages before the last one."""
 
@@ -181,13 +183,13 @@ class Projection(RungeKutta):
     def _solve_pressure(self, stage: Stage, new: Fields, now: Fields, time: float) -> None:
         pressure, share, length = self.pressure, stage.b * self._length, self._length
         _, method = pressure.solver(length)
-        weights = pressure.weights(stage) if method.needs_start else ()
+        sums = pressure.sums(stage) if method.needs_start else ()
 
         # The place of the oldest pressure, which a guess overwrites, is part of the name.
-        name = f"pressure {stage.number}, {weights}, {id(pressure.older[-1]) if weights else 0}"
+        name = f"pressure {stage.number}, {sums}, {id(pressure.older[-1]) if sums else 0}"
         factor = self._numbers.factors[stage.number]
         # `now` tells apart what may follow where the first stage was predicted ahead.
-        self._play(name, new, lambda: pressure.begin(new, factor, length, weights), now)
+        self._play(name, new, lambda: pressure.begin(new, factor, length, sums), now)
         self._playback.make()
         if stage.number == 0 and self._asks:
             self._measures.await_speed()
