@@ -111,6 +111,12 @@ class Halo:
         axes[axis] = replace(axes[axis], margin=(1, 1))
         return Neighbours(self, Grid(tuple(axes)), axis, whole(shape), (2, 2)).exchange
 
+    def layers(self, axis: int, count: int, beyond: int = 0) -> "Neighbours":
+        """The exchange of this number of layers along a divided axis, but for the `beyond` nearest
+        ones."""
+        around = self.grid.ghost(axis, 0)
+        return Neighbours(self, self.grid, axis, around, (count, count), beyond)
+
     def of(self, grid: Grid, backend: Backend | None = None, layers: int = 1) -> "Halo":
         """The exchange of `layers` by the same processes, for their blocks of another grid.
 
@@ -294,8 +300,17 @@ class PeriodicWrap:
 class Neighbours:
     """A divided axis: the processes below and above, by messages of layers."""
 
-    def __init__(self, halo: Halo, grid: Grid, axis: int, around: Region, layers: tuple[int, int]):
-        """`grid`: that of the halo, or its block with another margin."""
+    def __init__(
+        self,
+        halo: Halo,
+        grid: Grid,
+        axis: int,
+        around: Region,
+        layers: tuple[int, int],
+        beyond: int = 0,
+    ):
+        """`grid`: that of the halo, or its block with another margin. Of the `layers`, those
+        `beyond` the nearest ones travel."""
         self.axis, self._backend, self._transport = axis, halo.backend, halo.transport
         self._sides = []
         # Layers across the slowest axis lie together in memory.
@@ -314,7 +329,7 @@ class Neighbours:
             if 0 <= other[axis] < dims[axis]:
                 peer = int(np.ravel_multi_index(other, dims))
                 own = grid.axes[axis].own
-                self._sides.append(Side(axis, side, peer, own, around, layers))
+                self._sides.append(Side(axis, side, peer, own, around, layers, beyond))
         self._packed: list[list[Side]] = []
         if not self._goes_as_it_is:
             self._of(0)
@@ -351,11 +366,19 @@ class Neighbours:
         self._unpack(arrays)
 
     def exchange(self, *arrays: Any) -> None:
-        if self._goes_as_it_is:
-            self._transport.exchange(self._within(arrays))
-            return
-        self._transport.exchange(self._pack(arrays))
-        self._unpack(arrays)
+        self.exchange_with(arrays)
+
+    def exchange_with(self, arrays: Sequence[Any], *more: "tuple[Neighbours, Any]") -> None:
+        """Exchange layers of arrays, and with them those of `more` arrays, each by its own."""
+        parts = [(self, arrays), *[(other, [array]) for other, array in more]]
+        self._transport.exchange([peer for each, of in parts for peer in each._leaving(of)])
+        for each, of in parts:
+            if not each._goes_as_it_is:
+                each._unpack(of)
+
+    def _leaving(self, arrays: Sequence[Any]) -> Sequence[Peer]:
+        """All ends, with their messages, which are filled."""
+        return self._within(arrays) if self._goes_as_it_is else self._pack(arrays)
 
     def exchange_beside(
         self,
@@ -368,12 +391,11 @@ class Neighbours:
         for slab in rim:
             sweep(slab)
         # The sweep changes no layer that travels, so layers that lie together need no packing.
-        whole_rows = self._goes_as_it_is
-        peers: Sequence[Peer] = self._within(arrays) if whole_rows else self._pack(arrays)
+        peers = self._leaving(arrays)
         self._transport.start(peers)
         sweep(inner)
         self._transport.finish(peers)
-        if not whole_rows:
+        if not self._goes_as_it_is:
             self._unpack(arrays)
 
     def _pack(self, arrays: Sequence[Any]) -> "list[Side]":
@@ -404,14 +426,15 @@ class Side(Peer):
         own: tuple[int, int],
         around: Region,
         layers: tuple[int, int],
+        beyond: int,
     ):
         self.side, self.rank = side, peer
         (first, stop), (below, above) = own, layers
         # The layers that leave at the low side are the upper ghosts of the peer, and the reverse.
-        edge = ((first, first + above), (stop - below, stop))[side]
-        beyond = ((first - below, first), (stop, stop + above))[side]
+        edge = ((first + beyond, first + above), (stop - below, stop - beyond))[side]
+        ghosts = ((first - below, first - beyond), (stop + beyond, stop + above))[side]
         edges = replaced(around, axis, edge)
-        self.ghosts = replaced(around, axis, beyond)
+        self.ghosts = replaced(around, axis, ghosts)
         self.packed = tuple((0, high - low) for low, high in edges)
         self.from_edge = tuple(low for low, _ in edges)
         self.from_ghosts = tuple(-low for low, _ in self.ghosts)

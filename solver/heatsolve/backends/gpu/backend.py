@@ -160,8 +160,9 @@ class DeviceBackend(Backend):
     """The kernels that wait for the end of `compiling_at_once`; None outside of it."""
     link: Link | None = None
     """The link between the devices of all processes, if one works."""
-    _gathering: Replay | None
-    """The recorded gathering of the rows of all processes, by the present link."""
+    _gatherings: dict[Any, Replay]
+    """Recorded gatherings of the rows of all processes, by the present link; by the addresses of a
+    register and of a gate, where they also merge the register."""
     _gate: Any
     _ahead: Any
 
@@ -554,7 +555,7 @@ class DeviceBackend(Backend):
 
     def join(self, combine: Callable[[np.ndarray], np.ndarray], link: Link | None = None) -> None:
         self.combine, self.link = combine, link
-        self._gathering = None
+        self._gatherings = {}
         self._posted.clear()
         if link is None:
             self.lookahead = 1
@@ -590,7 +591,7 @@ class DeviceBackend(Backend):
         self._check_kernels: dict[str, Compiled] = {}
         self._readbacks: dict[int, np.ndarray] = {}
         self._posted: dict[tuple[int, ...], Posted] = {}
-        self._gathering = None
+        self._gatherings = {}
         rows = (self.lookahead + BEYOND + 1) * sums.WIDTH  # one more for `confirm`
         self._state = self.integers(HEAD + rows)
         self._head = self.part(self._state, (HEAD,))
@@ -689,14 +690,26 @@ class DeviceBackend(Backend):
         if link is None:
             return register, SPREAD
         args = register, self.integer(SPREAD), gate, self._own_row
-        self.enqueue(partial(self._of_checks("merge"), ONE_BLOCK, args))
-        if self.records or not link.replays:
+        merge = partial(self._of_checks("merge"), ONE_BLOCK, args)
+
+        def work() -> None:
+            self.enqueue(merge)
             link.gather(self._own_row, self._all_rows)
-        else:  # a recording costs the host less
-            if self._gathering is None:
-                work = partial(link.gather, self._own_row, self._all_rows)
-                self._gathering = Replay(self, work, self.gated)
-            self._gathering()
+
+        if self.records or not link.replays:
+            work()
+            return self._all_rows, link.size
+        # A recording costs the host less. Where all processes must record together, it holds what
+        # is the same for all registers.
+        key = (self.address(register), self.address(gate)) if link.records_alone else None
+        if key is None:
+            self.enqueue(merge)
+        if key not in self._gatherings:
+            while len(self._gatherings) >= MOST_POSTED:
+                del self._gatherings[next(iter(self._gatherings))]
+            gather = partial(link.gather, self._own_row, self._all_rows)
+            self._gatherings[key] = Replay(self, work if key else gather, self.gated)
+        self._gatherings[key]()
         return self._all_rows, link.size
 
     def queue_quotient(

@@ -85,17 +85,15 @@ class Multigrid(Pairwise):
             self._old = self.system.like(self.solution(number), self._old)
         if norm is not None and norm.in_descent and norm.descended_after != number:
             # The norm of the initial residual is not needed.
-            assert isinstance(self._finest, FusedLevel)
             u, along = self._newest(number), self._copy_in(number)
             other = self._pair[u is self._pair[0]]
             if number == 0 and self._begins_with_layers:
-                assert self._overlapped is not None
-                self._play(self._overlapped.descend_after_bringing, u, other)
+                self._play(self._cycle_after_bringing, u, other)
             else:
-                self._play(self._finest.descend, u, other, *along)
+                self._play(self._whole_cycle, u, other, *along)
         else:
             self._bring(*self._copy_in(number))
-        (self._replayed_cycle(number) if number or not self._nested else self._full)()
+            (self._replayed_cycle(number) if number or not self._nested else self._full)()
         if self._overlapped is not None:
             self._overlapped.is_newer = True
         if norm is not None:
@@ -115,13 +113,28 @@ class Multigrid(Pairwise):
         return self._cycles[id(u)]
 
     def _cycle(self, u: Any, other: Any) -> None:
+        """A cycle; if the descent adds the norm, from behind its own to that of the next cycle."""
         level = self._finest
         if self._norm is None or not self._norm.in_descent:
             level.cycle(u, other, self._cycle_index)
             return
         assert isinstance(level, FusedLevel)
-        result = level.finish_cycle(u, u, other, self._cycle_index)
-        level.descend_with_norm(result)
+        level.descend_with_norm(level.go_on(u, other, self._cycle_index))
+
+    def _whole_cycle(self, u: Any, other: Any, *along: Any) -> None:
+        """A cycle with its own descent, and the descent of the next cycle, which adds the norm;
+        the layers of `along` are exchanged, too."""
+        level = self._finest
+        assert isinstance(level, FusedLevel)
+        level.descend(u, other, *along)
+        level.descend_with_norm(level.finish_cycle(u, u, other, self._cycle_index))
+
+    def _cycle_after_bringing(self, u: Any, other: Any) -> None:
+        """As `_whole_cycle`, where the layers are there."""
+        level = self._overlapped
+        assert level is not None
+        level.descend_after_bringing(u, other)
+        level.descend_with_norm(level.finish_cycle(u, u, other, self._cycle_index))
 
     def _descend(self, steps: int, norm: "FusedNorm") -> None:
         """Make the descent of cycle `steps`, which adds the norm of the residual before it."""

@@ -451,6 +451,10 @@ class FusedLevel(SweptLevel):
         """Restrict the residual, and add its norm, without pre-smoothing."""
         self.passes["descend with norm"](u, u)
 
+    def go_on(self, u: Any, other: Any, cycle_index: int) -> Any:
+        """The part of a cycle from u behind `descend_with_norm`."""
+        return self.finish_cycle(u, u, other, cycle_index)
+
     def descend_from_zero(self) -> Any:
         self.passes["descend from zero"](self.u, None)
         return self.u if self.smoother.before else None

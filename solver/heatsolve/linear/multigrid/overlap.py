@@ -25,10 +25,13 @@ from heatsolve.linear.multigrid.levels import FusedLevel, Legs, Level, Plan, Ste
 from heatsolve.linear.multigrid.partition import HostCoefficient
 from heatsolve.linear.multigrid.smoothers import Relaxation, Smoother
 from heatsolve.linear.multigrid.transfer import AxisTransfer, Transfer
-from heatsolve.parallel.halo import Halo, inner_and_rim, replaced
+from heatsolve.parallel.halo import Halo, Neighbours, inner_and_rim, replaced
 from heatsolve.stencil.grid import Grid
 from heatsolve.stencil.language import shifted, term_of
 
+READ_BY_DESCENT = 3
+"""The layers that a descent without sweeps reads: the residual at a point reads one layer more, its
+restriction two layers below the block."""
 MIN_THICKNESS = 3
 """The least thickness of a block, in multiples of the layers of its overlap."""
 MOST_ELEMENTS = 1 << 17
@@ -41,16 +44,15 @@ PERIODIC_START = 2
 def layers_of(smoothers: Sequence[Smoother]) -> Iterator[int]:
     """The layers that the overlap of each level needs, from the finest level on.
 
-    Each sweep spoils one layer. The residual at a point reads one layer more, and its restriction
-    two layers below the block. On the finest level the residual after the ascent is wanted for its
-    norm, unless there is no pre-smoothing: the descent then adds it. On other levels the result is
-    wanted in the layers from which the next finer level is corrected. The outermost layer holds no
-    unknowns, so it gets no correction.
+    Each sweep spoils one layer, and the descent reads READ_BY_DESCENT more. On the finest level the
+    residual after the ascent is wanted for its norm, unless there is no pre-smoothing: the descent
+    then adds it. On other levels the result is wanted in the layers from which the next finer level
+    is corrected. The outermost layer holds no unknowns, so it gets no correction.
     """
     wanted = 1 if smoothers[0].before else 0
     for smoother in smoothers:
         before, corrected = len(smoother.before), wanted + len(smoother.after)
-        yield max(before + 3, before + corrected, corrected + 1)
+        yield max(before + READ_BY_DESCENT, before + corrected, corrected + 1)
         wanted = (corrected + 1) // 2 + 1
 
 
@@ -73,7 +75,7 @@ def with_layers_below(
 
 def _layers_for(below: int, smoother: Smoother) -> int:
     """The layers from which restriction finds `below` layers of the next level's b."""
-    return 2 * below + len(smoother.before) + 3
+    return 2 * below + len(smoother.before) + READ_BY_DESCENT
 
 
 @dataclass(frozen=True)
@@ -312,6 +314,14 @@ class OverlappedLevel(FusedLevel):
         self._overlap, self._below = plan.overlap, plan.below
         self._interior, self._ranks = plan.interior, plan.plan.partition.ranks
         self._b, self._other, self._finds_layers = plan.b, plan.other, plan.finds_layers
+        # The layers that a descent behind a cycle reads; and those that only another cycle reads,
+        # which travel with its b, because most cycles that end an iteration have no successor.
+        self._nearest: Neighbours | None = None
+        halo = plan.overlap.halo
+        sends_b = coarse.overlaps and not plan.finds_layers
+        if sends_b and not self.smoother.before and halo.depth > READ_BY_DESCENT:
+            self._nearest = halo.layers(0, READ_BY_DESCENT)
+            self._others = halo.layers(0, halo.depth, beyond=READ_BY_DESCENT)
         # Whether u and b have been copied into the arrays, and whether the arrays are newer than u.
         self.is_copied_in = self.is_newer = False
 
@@ -333,13 +343,22 @@ class OverlappedLevel(FusedLevel):
         return super().descend(u, other)
 
     def descend_with_norm(self, u: Any, *along: Any) -> None:
-        self.bring(u, *along)
+        if self._nearest is None or along:
+            self.bring(u, *along)
+        else:
+            self._nearest.exchange(u)
         super().descend_with_norm(u)
 
     def finish_cycle(self, smoothed: Any, u: Any, other: Any, cycle_index: int) -> Any:
         # Not in the descent, which adds the norm: after the last cycle nobody needs these layers.
         self._exchange_residual()
         return super().finish_cycle(smoothed, u, other, cycle_index)
+
+    def go_on(self, u: Any, other: Any, cycle_index: int) -> Any:
+        if self._nearest is None:
+            return super().go_on(u, other, cycle_index)
+        self._below.halo.across_blocks.exchange_with([self._b], (self._others, u))
+        return super().finish_cycle(u, u, other, cycle_index)
 
     def descend_from_zero(self) -> Any:
         result = super().descend_from_zero()
