@@ -16,7 +16,7 @@ from heatsolve.errors import CaseError, Diverged, InputError
 from heatsolve.io.reader import read
 from heatsolve.models.base import Substep, make_model
 from heatsolve.models.flow import equations as flow
-from heatsolve.models.flow.pressure import SMALL_WEIGHTS, WEIGHTS, Pressure
+from heatsolve.models.flow.pressure import BEGINS, SMALL_WEIGHTS, Pressure, cubic_weights
 from heatsolve.models.flow.projection import Projection
 from heatsolve.models.flow.staggered import Staggered
 from heatsolve.models.transport.equations import RUNGE_KUTTA
@@ -215,12 +215,19 @@ def test_a_carried_quantity_is_conserved(backend, tmp_path):
     assert np.abs(frames[-1] - frames[0]).max() > 0.1
 
 
-@pytest.mark.parametrize(("table", "order"), [(WEIGHTS, 3), (SMALL_WEIGHTS, 2)])
+def weights_of(stages, cubic):
+    """The weights of the guesses of all stages, in steps of one length."""
+    if not cubic:
+        return SMALL_WEIGHTS[stages]
+    return [cubic_weights(stages, number, (0.1,) * 5) for number in range(stages)]
+
+
+@pytest.mark.parametrize("order", [3, 2])
 @pytest.mark.parametrize("scheme", RUNGE_KUTTA)
-def test_the_order_of_the_guess_of_a_pressure(scheme, table, order):
+def test_the_order_of_the_guess_of_a_pressure(scheme, order):
     """Of u' = -u^2, in place of the pressure, at the beginning of each stage."""
     stages = RUNGE_KUTTA[scheme]
-    weights = table[len(stages)]
+    weights = weights_of(len(stages), order == 3)
 
     def errors(steps):
         u, begins, dt = 1.0, [], 1.0 / steps
@@ -240,27 +247,36 @@ def test_the_order_of_the_guess_of_a_pressure(scheme, table, order):
     assert fall > 0.9 * 2**order
 
 
-BEGINS = {
-    "explicit": [(0, 0)],
-    "rk2": [(0, 0), (1, -1 / 2)],
-    "rk3": [(0, 0), (1, -1 / 2), (1 / 2, 1 / 8)],
-}
-"""For each stage its time, in steps, and the number e of `WEIGHTS`."""
-
-
+@pytest.mark.parametrize("lengths", [(1.0,) * 5, (0.3, 0.35, 0.2, 0.2, 0.6)])
 @pytest.mark.parametrize("scheme", RUNGE_KUTTA)
-def test_guesses_of_a_cubic_pressure_are_exact_and_have_the_least_weights(scheme):
-    begins = BEGINS[scheme]
-    for number, weights in enumerate(WEIGHTS[len(begins)]):
-        rows = []
-        for back in range(len(weights) + 1):
-            step, stage = divmod(number - back, len(begins))
-            time, e = step + begins[stage][0] - begins[number][0], begins[stage][1]
-            rows.append([1.0, time, time**2, time**3, e, e * time])
-        here, of_older = np.array(rows[0]), np.array(rows[1:])
-        assert of_older.T @ weights == pytest.approx(here, abs=1e-12)
-        least, *_ = np.linalg.lstsq(of_older.T, here, rcond=None)
-        assert weights == pytest.approx(least, abs=1e-10)
+def test_guesses_of_a_cubic_pressure_are_exact_and_have_the_least_weights(scheme, lengths):
+    begins = BEGINS[len(RUNGE_KUTTA[scheme])]
+    starts = [-sum(lengths[1 : 1 + back]) for back in range(len(lengths))]
+
+    def conditions(step, stage):
+        time, e = (begins[stage][0], begins[stage][1]) * np.array(
+            [lengths[step], lengths[step] ** 2]
+        )
+        time += starts[step]
+        return [1.0, time, time**2, time**3, e, e * time]
+
+    for number in range(len(begins)):
+        weights = cubic_weights(len(begins), number, lengths)
+        places = [divmod(number - back, len(begins)) for back in range(1, 1 + len(weights))]
+        older = np.array([conditions(-step, stage) for step, stage in places])
+        assert older.T @ weights == pytest.approx(conditions(0, number), abs=1e-9)
+        least, *_ = np.linalg.lstsq(older.T, conditions(0, number), rcond=None)
+        assert weights == pytest.approx(least, abs=1e-8)
+
+
+def test_weights_of_equal_steps():
+    """Fractions that fit into a table."""
+    explicit, rk2, rk3 = ([cubic_weights(n, s, (0.1,) * 5) for s in range(n)] for n in (1, 2, 3))
+    assert explicit[0] == pytest.approx([4, -6, 4, -1])
+    assert rk2[1] == pytest.approx([1, 3, -3, -3, 3, 1, -1])
+    assert 134 * np.array(rk3[0]) == pytest.approx([211, 65, -97, -114, -57, 191, -65])
+    of_second = [124, -156, 0, -28, 116, 7, -46]
+    assert 17 * np.array(rk3[1]) == pytest.approx(of_second, abs=1e-8)
 
 
 @pytest.mark.parametrize("scheme", ["explicit", "rk2", "rk3"])
@@ -270,7 +286,7 @@ def test_a_guess_is_the_weighted_sum_of_the_last_pressures(scheme, method):
     sets = ["constants.n=8", f"time.scheme={scheme}", f"solver.method={method}"]
     problem = make_model(load("taylor-green-3d", sets), NumpyBackend())
     pressure = Pressure(problem, problem.case, stages := RUNGE_KUTTA[scheme])
-    weights = (WEIGHTS if method == "multigrid" else SMALL_WEIGHTS)[len(stages)]
+    weights = weights_of(len(stages), method == "multigrid")
     random, last, compared = np.random.default_rng(1), [], 0
     for _ in range(6):
         for stage in stages:

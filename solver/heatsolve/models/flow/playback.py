@@ -1,6 +1,6 @@
 """Sweeps that are recorded once and played back; a device may begin them ahead of its host."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -63,7 +63,7 @@ class Playback:
         self._continued: Key | None = None
         """The sweeps of `_followed`, if the device has made them."""
 
-    def add(self, name: str, fields: Fields, work: Callable[[], None], *read: Fields) -> None:
+    def add(self, name: Hashable, fields: Fields, work: Callable[[], None], *read: Fields) -> None:
         """Let sweeps wait until `make`. They are known by a name, by the fields that they write,
         and by the fields that they `read` where the former do not tell these."""
         arrays = [id(next(iter(each.values()))) for each in (fields, *read)]

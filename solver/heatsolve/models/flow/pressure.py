@@ -1,8 +1,10 @@
 """The pressure of a projection: its right side, its solver, and its initial guess."""
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
+from operator import mul
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,35 +28,64 @@ the forces that no pressure balances are then rounding, to which no iteration co
 converge to less than this number of rounding errors of that velocity."""
 
 
-def _over(denominator: int, *numerators: int) -> tuple[float, ...]:
-    """Fractions of one denominator."""
-    return tuple(numerator / denominator for numerator in numerators)
-
-
-WEIGHTS = {
-    1: (_over(1, 4, -6, 4, -1),),
-    2: (_over(3, 3, 4, -4, 1, -1, -2, 2), _over(1, 1, 3, -3, -3, 3, 1, -1)),
-    3: (
-        _over(134, 211, 65, -97, -114, -57, 191, -65),
-        _over(17, 124, -156, 0, -28, 116, 7, -46),
-        _over(314, 93, 640, -24, -314, -290, 58, 151),
-    ),
+BEGINS = {
+    1: ((0.0, 0.0),),
+    2: ((0.0, 0.0), (1.0, -0.5)),
+    3: ((0.0, 0.0), (1.0, -0.5), (0.5, 0.125)),
 }
-"""The weights of the last pressures, the newest first, in the initial guess of each stage; by the
-number of stages.
+"""By the number of stages: the time at which each stage begins, in steps, and the number e of
+`cubic_weights`."""
+LAST = {1: 4, 2: 7, 3: 7}
+"""The last pressures from which the guess is made, by the number of stages."""
+MOST_STEPS = 5
+"""The steps, the present one included, that these pressures may belong to."""
 
-Stage s begins from u(t) + e_s dt^2 u'' + O(dt^3), t its time and e_s a number of the Runge-Kutta
-scheme: so its pressure is p(t) + e_s q(t), where p and q are smooth. In steps of one length the
-guess is exact if p is cubic in time and q linear; of such weights these have the least sum of
-squares, as the errors that the tolerance leaves in the last pressures grow with them.
-"""
+
+@lru_cache(1 << 8)
+def cubic_weights(stages: int, number: int, lengths: tuple[float, ...]) -> tuple[float, ...]:
+    """The weights of the last pressures, the newest first, in the initial guess of a stage.
+
+    Stage s begins from u(t) + e_s dt^2 u'' + O(dt^3), t its time and e_s a number of the
+    Runge-Kutta scheme: so its pressure is p(t) + e_s dt^2 q(t), where p and q are smooth. The guess
+    is exact if p is cubic in time and q linear; of such weights these have the least sum of
+    squares, as the errors that the tolerance leaves in the last pressures grow with them.
+    `lengths`: of the present step and of the steps before, the newest first.
+    """
+    begins, (now, e_now) = BEGINS[stages], BEGINS[stages][number]
+    conditions = []
+    for back in range(1, 1 + LAST[stages]):
+        step, stage = divmod(number - back, stages)
+        shares = [length / lengths[0] for length in lengths[: 1 - step]]
+        begin, e = begins[stage]
+        t = begin * shares[-1] - now - math.fsum(shares[1:])
+        e *= shares[-1] * shares[-1]
+        conditions.append((1.0, t, t * t, t * t * t, e, e * t))
+    # The least w with C^T w = c is C y with C^T C y = c, here by elimination: machines round its
+    # operations alike. Columns of zeros, where all e are 0, have no pivot.
+    wanted = (1.0, 0.0, 0.0, 0.0, e_now, 0.0)
+    columns = list(zip(*conditions, strict=True))
+    rows = [
+        [*[math.fsum(map(mul, one, other)) for other in columns], right]
+        for one, right in zip(columns, wanted, strict=True)
+    ]
+    for n, pivots in enumerate(rows):
+        if pivots[n] == 0.0:
+            continue
+        pivots[:] = [value / pivots[n] for value in pivots]
+        for row in rows:
+            if row is not pivots:
+                row[:] = [value - row[n] * pivot for value, pivot in zip(row, pivots, strict=True)]
+    found = [row[-1] for row in rows]
+    return tuple(math.fsum(map(mul, of_one, found)) for of_one in conditions)
+
+
 SMALL_WEIGHTS = {
     1: ((2.0, -1.0),),
     2: ((0.0, 2.0, 0.0, -1.0),) * 2,
     3: ((0.0, 1.0), (3.0, -2.0), (0.5, 0.5)),
 }
-"""Smaller weights, for methods other than multigrid, which end closer to the tolerance. Guesses are
-linear in time; with two stages from the pressures of the same stage."""
+"""Smaller weights by the number of stages, for methods other than multigrid, which end closer to
+the tolerance. Guesses are linear in time; with two stages from the pressures of the same stage."""
 
 
 class Pressure:
@@ -65,13 +96,15 @@ class Pressure:
 
     def __init__(self, problem: "Staggered", case: Case, stages: tuple[Stage, ...]):
         self._problem, self._case = problem, case
-        weights = WEIGHTS if method_name(case) == "multigrid" else SMALL_WEIGHTS
-        self._weights = weights[len(stages)]
+        self._stages, self._is_cubic = len(stages), method_name(case) == "multigrid"
+        self._last = LAST[len(stages)] if self._is_cubic else len(SMALL_WEIGHTS[len(stages)][0])
+        self.lengths = (1.0,) * MOST_STEPS
+        """The lengths of the present step and of the steps before, the newest first."""
         # Whether the first stage of a step begins the guesses of the others, so that they need not
         # read the pressures before the step: arrays that the step no longer needs hold the parts.
-        self._begins_all = len(self._weights[0]) >= len(stages)
+        self._begins_all = self._last >= len(stages)
         self.now = problem.sweeps.like(problem.fields["pressure"])
-        self._older = [problem.sweeps.like(self.now) for _ in self._weights[0][1:]]
+        self._older = [problem.sweeps.like(self.now) for _ in range(self._last - 1)]
         self.known = 0
         self.norm = float("nan")
         """The norm at which the last iteration ended."""
@@ -81,6 +114,10 @@ class Pressure:
         self._solvers: dict[float, Method] = {}
         self.counts: dict[int, int] = {}
         """The iterations of the step before, by stage."""
+
+    def begin_step(self, length: float) -> None:
+        """Begin a step of this length."""
+        self.lengths = (length, *self.lengths[: MOST_STEPS - 1])
 
     @property
     def older(self) -> list[Any]:
@@ -96,9 +133,12 @@ class Pressure:
 
         While pressures are missing at the start of a step, the guess is the last pressure.
         """
-        weights, number = self._weights, stage.number
-        if self.known - number < len(weights[0]):
-            weights = ((1.0, *[0.0] * len(self._older)),) * len(weights)
+        number, weights = stage.number, SMALL_WEIGHTS[self._stages]
+        if self.known - number < self._last:
+            weights = ((1.0, *[0.0] * len(self._older)),) * self._stages
+        elif self._is_cubic:
+            stages = range(self._stages)
+            weights = tuple(cubic_weights(len(stages), n, self.lengths) for n in stages)
         if not self._begins_all:
             return (weights[number],)
         if number == 0:

@@ -87,11 +87,16 @@ class Projection(RungeKutta):
 
     @property
     def scalars(self) -> dict[str, float]:
-        return {"length": self._length, **self._driving}
+        before = self.pressure.lengths
+        lengths = {f"length {n} steps before": before[n] for n in range(1, len(before))}
+        return {"length": self._length, **lengths, **self._driving}
 
     def recall(self, steps: int, scalars: Mapping[str, float], fields: Mapping[str, Any]) -> None:
         self._driving = dict(scalars)
-        self._length = self._driving.pop("length")
+        self._length = length = self._driving.pop("length")
+        # Checkpoints of earlier versions lack the lengths before.
+        names = [f"length {n} steps before" for n in range(1, len(self.pressure.lengths))]
+        self.pressure.lengths = (length, *[self._driving.pop(name, length) for name in names])
         self.pressure.known = steps * len(self._stages)
         for name, array in zip(OLDER, self.pressure.older, strict=False):
             # Checkpoints of earlier versions lack most of them, and a guess may be any field.
@@ -148,6 +153,7 @@ class Projection(RungeKutta):
         self._playback.forget()
         self._last, self._length = self._length, part.length
         self._numbers.take(part.length)
+        self.pressure.begin_step(part.length)
         if problem.walls_vary:
             problem.write_walls(start, part.start)
         self._asks = self._measures.begin_step()
@@ -186,7 +192,7 @@ class Projection(RungeKutta):
         sums = pressure.sums(stage) if method.needs_start else ()
 
         # The place of the oldest pressure, which a guess overwrites, is part of the name.
-        name = f"pressure {stage.number}, {sums}, {id(pressure.older[-1]) if sums else 0}"
+        name = "pressure", stage.number, sums, id(pressure.older[-1]) if sums else 0
         factor = self._numbers.factors[stage.number]
         # `now` tells apart what may follow where the first stage was predicted ahead.
         self._play(name, new, lambda: pressure.begin(new, factor, length, sums), now)
