@@ -1,7 +1,8 @@
 """Sweeps that are recorded once and played back; a device may begin them ahead of its host."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import nullcontext
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from heatsolve.backends import Backend
 from heatsolve.linear.system import Sweeps, System
 from heatsolve.models.base import Fields
-from heatsolve.models.flow.pressure import Pressure
+from heatsolve.models.flow.pressure import Guesses, Pressure
 from heatsolve.models.transport.equations import Stage
 from heatsolve.stencil.grid import whole
 from heatsolve.stencil.trace import HeldNumber
@@ -137,29 +138,41 @@ class Playback:
 class StepNumbers:
     """The numbers in the sweeps of a step that follow from its length.
 
-    `dt` is the `length`, `shares` are b dt of each stage, `factors` -1 / (b dt). A device that
-    `holds` them in its memory need not record its sweeps anew for each length.
+    `dt` is the `length`, `shares` are b dt of each stage, `factors` -1 / (b dt), `weights` see
+    `Pressure.weights`. A device that `holds` them in its memory need not record its sweeps anew for
+    each length.
     """
 
-    def __init__(self, backend: Backend, axes: int, stages: Sequence[Stage], holds: bool):
+    def __init__(
+        self, backend: Backend, axes: int, stages: Sequence[Stage], weights: Guesses, holds: bool
+    ):
         self._backend, self._stages, self.holds = backend, stages, holds
-        self.length, count = 0.0, 1 + 2 * len(stages)
+        self.length, self._weights = 0.0, weights
+        count = 1 + 2 * len(stages) + len(list(self._flat))
         if holds:
             self._all = backend.zeros((count,))
             one = (1,) * axes
             self._place([HeldNumber(backend.part(self._all, one, n)) for n in range(count)])
 
-    def _place(self, numbers: Sequence[Any]) -> None:
-        self.dt, *others = numbers
-        self.shares, self.factors = others[: len(self._stages)], others[len(self._stages) :]
+    @property
+    def _flat(self) -> Iterator[float]:
+        return chain.from_iterable(chain.from_iterable(self._weights))
 
-    def take(self, length: float) -> None:
-        """Take the length of the step that follows."""
-        if length == self.length:
+    def _place(self, numbers: Sequence[Any]) -> None:
+        left = iter(numbers)
+        self.dt, *others = islice(left, 1 + 2 * len(self._stages))
+        self.shares, self.factors = others[: len(self._stages)], others[len(self._stages) :]
+        self.weights = [
+            tuple(tuple(islice(left, len(row))) for row in of_stage) for of_stage in self._weights
+        ]
+
+    def take(self, length: float, weights: Guesses | None = None) -> None:
+        """Take the length of the step that follows, and the weights of its guesses."""
+        if length == self.length and weights in (None, self._weights):
             return
-        self.length = length
+        self.length, self._weights = length, weights or self._weights
         shares = [stage.b * length for stage in self._stages]
-        numbers = [length, *shares, *[-1.0 / share for share in shares]]
+        numbers = [length, *shares, *[-1.0 / share for share in shares], *self._flat]
         if not self.holds:
             self._place(numbers)
             return

@@ -88,6 +88,10 @@ SMALL_WEIGHTS = {
 the tolerance. Guesses are linear in time; with two stages from the pressures of the same stage."""
 
 
+Guesses = tuple[tuple[tuple[float, ...], ...], ...]
+"""For each stage of a step, the weights of some sums."""
+
+
 class Pressure:
     """p / rho and its solver: `now` of the last stage, `older` of the stages before.
 
@@ -115,9 +119,26 @@ class Pressure:
         self.counts: dict[int, int] = {}
         """The iterations of the step before, by stage."""
 
-    def begin_step(self, length: float) -> None:
-        """Begin a step of this length."""
+    def begin_step(self, length: float) -> "Guesses":
+        """Begin a step of this length: the weights of its guesses."""
         self.lengths = (length, *self.lengths[: MOST_STEPS - 1])
+        return self.weights
+
+    @property
+    def weights(self) -> "Guesses":
+        """The weights of the sums by which `begin` makes the guesses of the step that follows.
+
+        While pressures are missing the guess is the last pressure.
+        """
+        stages, weights = range(self._stages), SMALL_WEIGHTS[self._stages]
+        if self.known < self._last:
+            weights = ((1.0, *[0.0] * len(self._older)),) * len(stages)
+        elif self._is_cubic:
+            weights = tuple(cubic_weights(len(stages), n, self.lengths) for n in stages)
+        if not self._begins_all:
+            return tuple((of_stage,) for of_stage in weights)
+        first = tuple(of_stage[later:] for later, of_stage in enumerate(weights))
+        return (first, *[((*weights[n][:n], 1.0),) for n in stages[1:]])
 
     @property
     def older(self) -> list[Any]:
@@ -128,36 +149,19 @@ class Pressure:
         count = len(self._older)
         return [self._older[(self.known - n) % count] for n in range(1, 1 + count)]
 
-    def sums(self, stage: Stage) -> tuple[tuple[float, ...], ...]:
-        """The weights of the sums by which `begin` makes the guess of a stage.
-
-        While pressures are missing at the start of a step, the guess is the last pressure.
-        """
-        number, weights = stage.number, SMALL_WEIGHTS[self._stages]
-        if self.known - number < self._last:
-            weights = ((1.0, *[0.0] * len(self._older)),) * self._stages
-        elif self._is_cubic:
-            stages = range(self._stages)
-            weights = tuple(cubic_weights(len(stages), n, self.lengths) for n in stages)
-        if not self._begins_all:
-            return (weights[number],)
-        if number == 0:
-            return tuple(of_stage[later:] for later, of_stage in enumerate(weights))
-        return ((*weights[number][:number], 1.0),)
-
     def begin(
         self,
         fields: Fields,
         factor: Any,
         length: float,
-        sums: Sequence[Sequence[float]] = (),
+        sums: Sequence[Sequence[Any]] = (),
     ) -> None:
         """Make the right side, `factor` (-1 / dt) times div u*, and the largest velocity of u*;
         sweeps only.
 
-        With `sums` also the initial guess, and the parts of the guesses of the next stages. The
-        part that an earlier stage of the step has made is in the oldest array, and newer pressures
-        are those of the step.
+        With the weights of `sums` also the initial guess, and the parts of the guesses of the next
+        stages. The part that an earlier stage of the step has made is in the oldest array, and
+        newer pressures are those of the step.
         """
         problem, older = self._problem, self.older
         interior, (system, method) = problem.grid.interior, self.solver(length)

@@ -59,11 +59,13 @@ class Projection(RungeKutta):
         # Sweeps with other terms that depend on a step's length are recorded for each length.
         plain = backend.on_device and self._plays_back and not (implicit or adams)
         holds = plain and problem.bodies is None
-        self._numbers = StepNumbers(backend, problem.grid.dimension, self._stages, holds)
+        args = backend, problem.grid.dimension, self._stages, self.pressure.weights, holds
+        self._numbers = StepNumbers(*args)
         self._numbers.take(step)
         continues = plain and backend.continues and self._machine.replays
-        args = self._machine, self.pressure, self._numbers
-        self._playback = Playback(*args, self._plays_back, continues)
+        self._playback = Playback(
+            self._machine, self.pressure, self._numbers, self._plays_back, continues
+        )
         self._play = self._playback.add
         self._measures = Measures(problem)
         self._asks = False
@@ -152,8 +154,7 @@ class Projection(RungeKutta):
         problem, start = self.problem, self._now
         self._playback.forget()
         self._last, self._length = self._length, part.length
-        self._numbers.take(part.length)
-        self.pressure.begin_step(part.length)
+        self._numbers.take(part.length, self.pressure.begin_step(part.length))
         if problem.walls_vary:
             problem.write_walls(start, part.start)
         self._asks = self._measures.begin_step()
@@ -189,7 +190,7 @@ class Projection(RungeKutta):
     def _solve_pressure(self, stage: Stage, new: Fields, now: Fields, time: float) -> None:
         pressure, share, length = self.pressure, stage.b * self._length, self._length
         _, method = pressure.solver(length)
-        sums = pressure.sums(stage) if method.needs_start else ()
+        sums = self._numbers.weights[stage.number] if method.needs_start else ()
 
         # The place of the oldest pressure, which a guess overwrites, is part of the name.
         name = "pressure", stage.number, sums, id(pressure.older[-1]) if sums else 0
