@@ -393,7 +393,7 @@ def _of_staggered(d: int) -> list[Entry]:
         Entry(f"{d}d-scaled-pressure-inside", flow.scaled_pressure, d, (u, REAL, marks, REAL)),
         Entry(f"{d}d-raised", flow.raised, d, (u, REAL), (0,)),
         Entry(f"{d}d-extrapolated", flow.extrapolated(4), d, (*[u] * 4, *[REAL] * 4), (0, 3)),
-        Entry(f"{d}d-extrapolated-ahead", flow.extrapolated(4, 2), d, (*[u] * 4, *[REAL] * 7),
+        Entry(f"{d}d-extrapolated-ahead", flow.extrapolated(4, 3), d, (*[u] * 4, *[REAL] * 7),
               (0, 3, 2)),
         Entry(f"{d}d-kinetic-energy", flow.kinetic_energy, d, tuple(velocities), ("sum",)),
     ]  # fmt: skip
@@ -449,9 +449,9 @@ def _of_joint_sweeps(d: int) -> list[Entry]:
     places = [(d + n, n, *numbers[:3], *velocities, *numbers[3:]) for n in axes]
     last = tuple(range(d + 2, 2 * d + 2))
     projections = [(n, d, d + 1, last[n]) for n in axes]
-    begins = flow.scaled_divergence, points.largest_magnitude, flow.extrapolated(7, 3)
-    # Seven pressures, and the weights of seven, six and five of them.
-    pressures = tuple(range(2 * d + 1, 2 * d + 26))
+    begins = flow.scaled_divergence, points.largest_magnitude, flow.extrapolated(7, 7, 5)
+    # Seven pressures, and the weights of seven, seven and five of them.
+    pressures = tuple(range(2 * d + 1, 2 * d + 27))
     of_begins = ((d, *velocities, *range(d + 1, 2 * d + 1)), velocities, pressures)
     return [
         Entry(f"{d}d-stage", points.together(tuple(momenta), tuple(places)), d,
@@ -460,7 +460,7 @@ def _of_joint_sweeps(d: int) -> list[Entry]:
               points.together(tuple(map(flow.projected, axes)), tuple(projections)), d,
               (*[u] * d, u, REAL, *[REAL] * d), velocities),
         Entry(f"{d}d-right-side", points.together(begins, of_begins), d,
-              (*[u] * d, *[REAL] * (1 + d), *[u] * 7, *[REAL] * 18),
+              (*[u] * d, *[REAL] * (1 + d), *[u] * 7, *[REAL] * 19),
               ("array", "max", pressures[0], *pressures[6:3:-1])),
     ]  # fmt: skip
 

@@ -234,8 +234,9 @@ def test_the_order_of_the_guess_of_a_pressure(scheme, order):
         for _ in range(steps):
             stage_u, wrong = u, []
             for stage in stages:
-                older = begins[: -1 - len(weights[0]) : -1]
-                if len(older) == len(weights[0]):
+                count = len(weights[stage.number])
+                older = begins[: -1 - count : -1]
+                if len(older) == count:
                     guess = sum(w * p for w, p in zip(weights[stage.number], older, strict=True))
                     wrong.append(abs(guess - stage_u))
                 begins.append(stage_u)
@@ -275,8 +276,7 @@ def test_weights_of_equal_steps():
     assert explicit[0] == pytest.approx([4, -6, 4, -1])
     assert rk2[1] == pytest.approx([1, 3, -3, -3, 3, 1, -1])
     assert 134 * np.array(rk3[0]) == pytest.approx([211, 65, -97, -114, -57, 191, -65])
-    of_second = [124, -156, 0, -28, 116, 7, -46]
-    assert 17 * np.array(rk3[1]) == pytest.approx(of_second, abs=1e-8)
+    assert 314 * np.array(rk3[2]) == pytest.approx([93, 640, -24, -314, -290, 58, 151])
 
 
 @pytest.mark.parametrize("scheme", ["explicit", "rk2", "rk3"])
@@ -293,7 +293,7 @@ def test_a_guess_is_the_weighted_sum_of_the_last_pressures(scheme, method):
         for stage in stages:
             pressure.begin(problem.fields, 1.0, 0.1, sums_of[stage.number])
             if known >= len(weights[0]):
-                newest = last[: -1 - len(weights[0]) : -1]
+                newest = last[: -1 - len(weights[stage.number]) : -1]
                 sums = sum(w * p for w, p in zip(weights[stage.number], newest, strict=True))
                 inside = tuple(slice(*bounds) for bounds in problem.grid.interior)
                 assert pressure.now[inside] == pytest.approx(sums[inside], abs=1e-12)
@@ -396,7 +396,7 @@ def length_of(stepper, number):
     return stepper.scalars["length"] * (0.9 if number % 3 == 2 else 1.0)
 
 
-@pytest.mark.parametrize(("scheme", "iterations"), [("explicit", 168), ("rk2", 328), ("rk3", 300)])
+@pytest.mark.parametrize(("scheme", "iterations"), [("explicit", 168), ("rk2", 328), ("rk3", 347)])
 def test_iterations_of_a_march(scheme, iterations):
     """Lines through the last two pressures need 304, 604 and 756, parabolas 211, 333 and 467."""
     total = 0

@@ -350,19 +350,20 @@ def raised(at, w, amount):
 
 
 @cache
-def extrapolated(count: int, sums: int = 1) -> Point:
-    """Sums of the last `count` pressures, or parts of such sums, times weights.
+def extrapolated(*counts: int) -> Point:
+    """Sums of the last pressures times weights, or parts of such sums.
 
-    The first sum is a guess of the next pressure. The others, each of one pressure fewer, belong to
-    the stages after it. The newest pressure follows the guess: it replaces the oldest. The
-    arguments are the pressures, the newest first, and the weights of each sum.
+    The first sum is a guess of the next pressure. The newest pressure follows it: it replaces the
+    oldest. The other sums are parts of the guesses of the stages after it. The arguments are the
+    pressures, the newest first, and for each sum the weights of the last ones, of which `counts`
+    holds the number.
     """
 
     def extrapolation(at, *args):
-        values, weights = [p[at] for p in args[:count]], list(args[count:])
+        values, weights = [p[at] for p in args[: counts[0]]], list(args[counts[0] :])
         results = []
-        for number in range(sums):
-            newest, *older = values[: count - number]
+        for count in counts:
+            newest, *older = values[:count]
             result = weights.pop(0) * newest
             for value in older:
                 result = result + weights.pop(0) * value

@@ -35,8 +35,12 @@ BEGINS = {
 }
 """By the number of stages: the time at which each stage begins, in steps, and the number e of
 `cubic_weights`."""
-LAST = {1: 4, 2: 7, 3: 7}
-"""The last pressures from which the guess is made, by the number of stages."""
+LAST = {1: (4,), 2: (7, 7), 3: (7, 8, 7)}
+"""The last pressures from which the guess of each stage is made, by the number of stages.
+
+With seven in the second of three stages the weights are twice as large, and the errors that the
+tolerance leaves would grow from step to step, until a cycle more is needed (256 cubed, RK3).
+"""
 MOST_STEPS = 5
 """The steps, the present one included, that these pressures may belong to."""
 
@@ -53,7 +57,7 @@ def cubic_weights(stages: int, number: int, lengths: tuple[float, ...]) -> tuple
     """
     begins, (now, e_now) = BEGINS[stages], BEGINS[stages][number]
     conditions = []
-    for back in range(1, 1 + LAST[stages]):
+    for back in range(1, 1 + LAST[stages][number]):
         step, stage = divmod(number - back, stages)
         shares = [length / lengths[0] for length in lengths[: 1 - step]]
         begin, e = begins[stage]
@@ -101,14 +105,16 @@ class Pressure:
     def __init__(self, problem: "Staggered", case: Case, stages: tuple[Stage, ...]):
         self._problem, self._case = problem, case
         self._stages, self._is_cubic = len(stages), method_name(case) == "multigrid"
-        self._last = LAST[len(stages)] if self._is_cubic else len(SMALL_WEIGHTS[len(stages)][0])
+        self._last = LAST[len(stages)]
+        if not self._is_cubic:
+            self._last = tuple(map(len, SMALL_WEIGHTS[len(stages)]))
         self.lengths = (1.0,) * MOST_STEPS
         """The lengths of the present step and of the steps before, the newest first."""
         # Whether the first stage of a step begins the guesses of the others, so that they need not
         # read the pressures before the step: arrays that the step no longer needs hold the parts.
-        self._begins_all = self._last >= len(stages)
+        self._begins_all = self._last[0] >= len(stages)
         self.now = problem.sweeps.like(problem.fields["pressure"])
-        self._older = [problem.sweeps.like(self.now) for _ in range(self._last - 1)]
+        self._older = [problem.sweeps.like(self.now) for _ in range(self._last[0] - 1)]
         self.known = 0
         self.norm = float("nan")
         """The norm at which the last iteration ended."""
@@ -131,8 +137,8 @@ class Pressure:
         While pressures are missing the guess is the last pressure.
         """
         stages, weights = range(self._stages), SMALL_WEIGHTS[self._stages]
-        if self.known < self._last:
-            weights = ((1.0, *[0.0] * len(self._older)),) * len(stages)
+        if self.known < self._last[0]:
+            weights = tuple((1.0, *[0.0] * (last - 1)) for last in self._last)
         elif self._is_cubic:
             weights = tuple(cubic_weights(len(stages), n, self.lengths) for n in stages)
         if not self._begins_all:
@@ -171,7 +177,7 @@ class Pressure:
             count = len(sums[0])
             args = (self.now, *older[: count - 2], older[-1], *itertools.chain(*sums))
             out = (self.now, *older[: -1 - len(sums) : -1])
-            sweeps.append(PointSweep(flow.extrapolated(count, len(sums)), out, interior, args))
+            sweeps.append(PointSweep(flow.extrapolated(*map(len, sums)), out, interior, args))
         sweeps.append(problem.speed_sweep(fields, self._speed))
         method.sweep_start(partial(problem.backend.sweep_together, sweeps))
         problem.add_low_faces(fields, self._speed)
