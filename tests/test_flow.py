@@ -215,6 +215,19 @@ def test_a_carried_quantity_is_conserved(backend, tmp_path):
     assert np.abs(frames[-1] - frames[0]).max() > 0.1
 
 
+def test_the_guess_behind_very_unlike_steps_is_the_last_pressure():
+    problem = make_model(load("taylor-green-3d", ["constants.n=8"]), NumpyBackend())
+    pressure = Pressure(problem, problem.case, RUNGE_KUTTA["rk3"])
+    pressure.known = 9
+    pressure.lengths = (1.0,) * 5
+    (first, _, _), *_ = pressure.begin_step(2.0)
+    assert sum(first) == pytest.approx(1.0, abs=1e-9) and max(map(abs, first)) > 1.0
+    for length in (1e-3, 1.0, 1e-200, 1.0):
+        (first, second, third), *later = pressure.begin_step(length)
+        assert (first, second, third) == ((1.0, *[0.0] * 6), (0.0,) * 7, (0.0,) * 5)
+        assert later == [((1.0, 1.0),), ((1.0, 0.0, 1.0),)]
+
+
 def weights_of(stages, cubic):
     """The weights of the guesses of all stages, in steps of one length."""
     if not cubic:

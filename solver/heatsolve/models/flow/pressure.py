@@ -43,6 +43,9 @@ tolerance leaves would grow from step to step, until a cycle more is needed (256
 """
 MOST_STEPS = 5
 """The steps, the present one included, that these pressures may belong to."""
+MOST_UNLIKE = 16.0
+"""The ratio of the longest to the shortest of these steps beyond which their pressures do not tell
+the next one: weights would be large, and double precision would not hold their conditions."""
 
 
 @lru_cache(1 << 8)
@@ -108,7 +111,7 @@ class Pressure:
         self._last = LAST[len(stages)]
         if not self._is_cubic:
             self._last = tuple(map(len, SMALL_WEIGHTS[len(stages)]))
-        self.lengths = (1.0,) * MOST_STEPS
+        self.lengths: tuple[float, ...] = ()
         """The lengths of the present step and of the steps before, the newest first."""
         # Whether the first stage of a step begins the guesses of the others, so that they need not
         # read the pressures before the step: arrays that the step no longer needs hold the parts.
@@ -134,10 +137,11 @@ class Pressure:
     def weights(self) -> "Guesses":
         """The weights of the sums by which `begin` makes the guesses of the step that follows.
 
-        While pressures are missing the guess is the last pressure.
+        While pressures are missing, or steps are very unlike, the guess is the last pressure.
         """
         stages, weights = range(self._stages), SMALL_WEIGHTS[self._stages]
-        if self.known < self._last[0]:
+        unlike = self.lengths and max(self.lengths) > MOST_UNLIKE * min(self.lengths)
+        if self.known < self._last[0] or (self._is_cubic and unlike):
             weights = tuple((1.0, *[0.0] * (last - 1)) for last in self._last)
         elif self._is_cubic:
             weights = tuple(cubic_weights(len(stages), n, self.lengths) for n in stages)

@@ -12,7 +12,7 @@ from heatsolve.models.flow import equations as flow
 from heatsolve.models.flow.implicit_diffusion import ImplicitDiffusion
 from heatsolve.models.flow.measures import Measures
 from heatsolve.models.flow.playback import Playback, StepNumbers
-from heatsolve.models.flow.pressure import Pressure
+from heatsolve.models.flow.pressure import MOST_STEPS, Pressure
 from heatsolve.models.transport import equations as transport
 from heatsolve.models.transport.equations import Stage
 from heatsolve.stencil.language import copy
@@ -97,7 +97,7 @@ class Projection(RungeKutta):
         self._driving = dict(scalars)
         self._length = length = self._driving.pop("length")
         # Checkpoints of earlier versions lack the lengths before.
-        names = [f"length {n} steps before" for n in range(1, len(self.pressure.lengths))]
+        names = [f"length {n} steps before" for n in range(1, MOST_STEPS)]
         self.pressure.lengths = (length, *[self._driving.pop(name, length) for name in names])
         self.pressure.known = steps * len(self._stages)
         for name, array in zip(OLDER, self.pressure.older, strict=False):
