@@ -10,6 +10,7 @@ from emulated import Ahead
 
 from heatsolve.backends.gpu import cycle_legs
 from heatsolve.backends.host.numpy import NumpyBackend
+from heatsolve.backends.registry import choose
 from heatsolve.case.load import load, parse
 from heatsolve.control.controller import Start
 from heatsolve.errors import CaseError, Diverged, InputError
@@ -226,6 +227,22 @@ def test_the_guess_behind_very_unlike_steps_is_the_last_pressure():
         (first, second, third), *later = pressure.begin_step(length)
         assert (first, second, third) == ((1.0, *[0.0] * 6), (0.0,) * 7, (0.0,) * 5)
         assert later == [((1.0, 1.0),), ((1.0, 0.0, 1.0),)]
+
+
+@pytest.mark.parametrize("scheme", ["explicit", "rk3"])
+def test_a_pressure_between_walls_keeps_its_level(scheme):
+    """No cycle changes its mean, and its guesses repeat the rounding of single precision."""
+    sets = ["constants.n=16", "solver.tolerance=1e-5", "time.tolerance=", f"time.scheme={scheme}"]
+    case = load("cavity-re100", ["solver.precision=float32", *sets])
+    problem = make_model(case, choose("numba", precision="float32")[0])
+    time_steps = time_step_controller(problem)
+    stepper = problem.stepper(0.0, time_steps.step)
+    stepper.prepare()
+    for number in range(800):
+        stepper.step(time_steps.next_step(number, stepper.time, stepper).parts, None, None)
+    p = stepper.pressure.now[tuple(slice(*bounds) for bounds in problem.grid.interior)]
+    assert abs(p.mean()) < 0.1 * np.ptp(p)
+    assert np.ptp(p) == pytest.approx(0.8087, rel=0.02)
 
 
 def weights_of(stages, cubic):

@@ -40,7 +40,7 @@ class Playback:
     do nothing unless the iteration converges after as many iterations as in the step before.
 
     A record serves one system of the `pressure`, and one length of a step unless a device holds the
-    `numbers` that follow from the length.
+    `numbers` of a step.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Playback:
 
 
 class StepNumbers:
-    """The numbers in the sweeps of a step that follow from its length.
+    """The numbers in the sweeps of a step that follow from its length and from those before.
 
     `dt` is the `length`, `shares` are b dt of each stage, `factors` -1 / (b dt), `weights` see
     `Pressure.weights`. A device that `holds` them in its memory need not record its sweeps anew for

@@ -38,11 +38,12 @@ BEGINS = {
 LAST = {1: (4,), 2: (7, 7), 3: (7, 8, 7)}
 """The last pressures from which the guess of each stage is made, by the number of stages.
 
-With seven in the second of three stages the weights are twice as large, and the errors that the
-tolerance leaves would grow from step to step, until a cycle more is needed (256 cubed, RK3).
+With seven in the second of three stages the weights would be twice as large in steps of one length,
+and the errors that the tolerance leaves would grow from step to step, until a cycle more is needed
+(256 cubed, RK3).
 """
 MOST_STEPS = 5
-"""The steps, the present one included, that these pressures may belong to."""
+"""The steps, the present one included, to which these pressures may belong."""
 MOST_UNLIKE = 16.0
 """The ratio of the longest to the shortest of these steps beyond which their pressures do not tell
 the next one: weights would be large, and double precision would not hold their conditions."""
@@ -56,7 +57,8 @@ def cubic_weights(stages: int, number: int, lengths: tuple[float, ...]) -> tuple
     Runge-Kutta scheme: so its pressure is p(t) + e_s dt^2 q(t), where p and q are smooth. The guess
     is exact if p is cubic in time and q linear; of such weights these have the least sum of
     squares, as the errors that the tolerance leaves in the last pressures grow with them.
-    `lengths`: of the present step and of the steps before, the newest first.
+    `lengths`: of the present step and of the steps before, the newest first; very unlike ones
+    (MOST_UNLIKE) give wrong weights.
     """
     begins, (now, e_now) = BEGINS[stages], BEGINS[stages][number]
     conditions = []
@@ -67,8 +69,8 @@ def cubic_weights(stages: int, number: int, lengths: tuple[float, ...]) -> tuple
         t = begin * shares[-1] - now - math.fsum(shares[1:])
         e *= shares[-1] * shares[-1]
         conditions.append((1.0, t, t * t, t * t * t, e, e * t))
-    # The least w with C^T w = c is C y with C^T C y = c, here by elimination: machines round its
-    # operations alike. Columns of zeros, where all e are 0, have no pivot.
+    # The least w with C^T w = c is C y with C^T C y = c, here by elimination, whose operations all
+    # machines round alike. Columns of zeros, where all e are 0, have no pivot.
     wanted = (1.0, 0.0, 0.0, 0.0, e_now, 0.0)
     columns = list(zip(*conditions, strict=True))
     rows = [
@@ -86,13 +88,18 @@ def cubic_weights(stages: int, number: int, lengths: tuple[float, ...]) -> tuple
     return tuple(math.fsum(map(mul, of_one, found)) for of_one in conditions)
 
 
+CENTRED_EVERY = 100
+"""Steps after which the means of all pressures are removed, where only differences of pressures
+matter and no cycle changes a mean: sums of sums repeat their rounding, which would grow with the
+cube of the number of steps, in single precision to the size of the pressure in 500 steps."""
 SMALL_WEIGHTS = {
     1: ((2.0, -1.0),),
     2: ((0.0, 2.0, 0.0, -1.0),) * 2,
     3: ((0.0, 1.0), (3.0, -2.0), (0.5, 0.5)),
 }
-"""Smaller weights by the number of stages, for methods other than multigrid, which end closer to
-the tolerance. Guesses are linear in time; with two stages from the pressures of the same stage."""
+"""Smaller weights by the number of stages, for methods other than multigrid: these end closer to
+the tolerance, and the errors that it leaves grow with the weights. Guesses are linear in time; with
+two stages from the pressures of the same stage."""
 
 
 Guesses = tuple[tuple[tuple[float, ...], ...], ...]
@@ -128,13 +135,18 @@ class Pressure:
         self.counts: dict[int, int] = {}
         """The iterations of the step before, by stage."""
 
-    def begin_step(self, length: float) -> "Guesses":
+    def begin_step(self, length: float) -> Guesses:
         """Begin a step of this length: the weights of its guesses."""
         self.lengths = (length, *self.lengths[: MOST_STEPS - 1])
+        system, _ = self.solver(length)
+        steps = self.known // self._stages
+        if self._is_cubic and system.singular and steps > 0 and steps % CENTRED_EVERY == 0:
+            for array in (self.now, *self.older):
+                system.remove_mean(array)
         return self.weights
 
     @property
-    def weights(self) -> "Guesses":
+    def weights(self) -> Guesses:
         """The weights of the sums by which `begin` makes the guesses of the step that follows.
 
         While pressures are missing, or steps are very unlike, the guess is the last pressure.
