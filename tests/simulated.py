@@ -219,7 +219,7 @@ def compare_copies(device):
 class Mirror:
     """A link to another process that has the same values."""
 
-    size, replays = 2, True
+    size, replays, records_alone = 2, True, False
 
     def gather(self, mine, all_of_them):
         all_of_them.reshape(self.size, -1)[:] = mine

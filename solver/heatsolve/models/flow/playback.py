@@ -139,19 +139,22 @@ class StepNumbers:
     """The numbers in the sweeps of a step that follow from its length and from those before.
 
     `dt` is the `length`, `shares` are b dt of each stage, `factors` -1 / (b dt), `weights` see
-    `Pressure.weights`. A device that `holds` them in its memory need not record its sweeps anew for
-    each length.
+    `Pressure.weights`: these lie in memory, so that steps behind a step of another length are not
+    recorded anew. A device that `holds` the others, too, records no sweep anew for another length.
     """
 
     def __init__(
         self, backend: Backend, axes: int, stages: Sequence[Stage], weights: Guesses, holds: bool
     ):
         self._backend, self._stages, self.holds = backend, stages, holds
-        self.length, self._weights = 0.0, weights
-        count = 1 + 2 * len(stages) + len(list(self._flat))
+        self.length, self._weights, one = 0.0, weights, (1,) * axes
+        self._held = backend.zeros((len(list(self._flat)),))
+        held = (HeldNumber(backend.part(self._held, one, n)) for n in range(self._held.shape[0]))
+        self.weights = [
+            tuple(tuple(islice(held, len(row))) for row in of_stage) for of_stage in weights
+        ]
         if holds:
-            self._all = backend.zeros((count,))
-            one = (1,) * axes
+            self._all = backend.zeros((count := 1 + 2 * len(stages),))
             self._place([HeldNumber(backend.part(self._all, one, n)) for n in range(count)])
 
     @property
@@ -159,21 +162,23 @@ class StepNumbers:
         return chain.from_iterable(chain.from_iterable(self._weights))
 
     def _place(self, numbers: Sequence[Any]) -> None:
-        left = iter(numbers)
-        self.dt, *others = islice(left, 1 + 2 * len(self._stages))
+        self.dt, *others = numbers
         self.shares, self.factors = others[: len(self._stages)], others[len(self._stages) :]
-        self.weights = [
-            tuple(tuple(islice(left, len(row))) for row in of_stage) for of_stage in self._weights
-        ]
 
     def take(self, length: float, weights: Guesses | None = None) -> None:
         """Take the length of the step that follows, and the weights of its guesses."""
-        if length == self.length and weights in (None, self._weights):
+        if weights not in (None, self._weights) or not self.length:
+            self._weights = weights or self._weights
+            self._put(self._held, list(self._flat))
+        if length == self.length:
             return
-        self.length, self._weights = length, weights or self._weights
+        self.length = length
         shares = [stage.b * length for stage in self._stages]
-        numbers = [length, *shares, *[-1.0 / share for share in shares], *self._flat]
-        if not self.holds:
+        numbers = [length, *shares, *[-1.0 / share for share in shares]]
+        if self.holds:
+            self._put(self._all, numbers)
+        else:
             self._place(numbers)
-            return
-        self._backend.put(self._all, whole(self._all.shape), np.array(numbers))
+
+    def _put(self, array: Any, numbers: Sequence[float]) -> None:
+        self._backend.put(array, whole(array.shape), np.array(numbers))
