@@ -85,12 +85,16 @@ class Multigrid(Pairwise):
             self._old = self.system.like(self.solution(number), self._old)
         if norm is not None and norm.in_descent and norm.descended_after != number:
             # The norm of the initial residual is not needed.
+            assert isinstance(self._finest, FusedLevel)
             u, along = self._newest(number), self._copy_in(number)
             other = self._pair[u is self._pair[0]]
+            descend: Callable[..., Any] = self._finest.descend
+            arrays: tuple[Any, ...] = (u, other, *along)
             if number == 0 and self._begins_with_layers:
-                self._play(self._cycle_after_bringing, u, other)
-            else:
-                self._play(self._whole_cycle, u, other, *along)
+                assert self._overlapped is not None
+                descend, arrays = self._overlapped.descend_after_bringing, (u, other)
+            key = "whole cycle", descend.__name__, *map(id, arrays)
+            self.play(key, partial(self._whole_cycle, descend, *arrays))
         else:
             self._bring(*self._copy_in(number))
             (self._replayed_cycle(number) if number or not self._nested else self._full)()
@@ -121,19 +125,11 @@ class Multigrid(Pairwise):
         assert isinstance(level, FusedLevel)
         level.descend_with_norm(level.go_on(u, other, self._cycle_index))
 
-    def _whole_cycle(self, u: Any, other: Any, *along: Any) -> None:
-        """A cycle with its own descent, and the descent of the next cycle, which adds the norm;
-        the layers of `along` are exchanged, too."""
+    def _whole_cycle(self, descend: Callable[..., Any], u: Any, other: Any, *along: Any) -> None:
+        """A cycle with its own descent, and the descent of the next cycle, which adds the norm."""
         level = self._finest
         assert isinstance(level, FusedLevel)
-        level.descend(u, other, *along)
-        level.descend_with_norm(level.finish_cycle(u, u, other, self._cycle_index))
-
-    def _cycle_after_bringing(self, u: Any, other: Any) -> None:
-        """As `_whole_cycle`, where the layers are there."""
-        level = self._overlapped
-        assert level is not None
-        level.descend_after_bringing(u, other)
+        descend(u, other, *along)
         level.descend_with_norm(level.finish_cycle(u, u, other, self._cycle_index))
 
     def _descend(self, steps: int, norm: "FusedNorm") -> None:

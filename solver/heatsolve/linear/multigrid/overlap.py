@@ -315,7 +315,7 @@ class OverlappedLevel(FusedLevel):
         self._interior, self._ranks = plan.interior, plan.plan.partition.ranks
         self._b, self._other, self._finds_layers = plan.b, plan.other, plan.finds_layers
         # The layers that a descent behind a cycle reads; and those that only another cycle reads,
-        # which travel with its b, because most cycles that end an iteration have no successor.
+        # which travel with its b, because the last cycle of an iteration has no successor.
         self._nearest: Neighbours | None = None
         halo = plan.overlap.halo
         sends_b = coarse.overlaps and not plan.finds_layers
