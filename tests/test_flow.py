@@ -17,6 +17,7 @@ from heatsolve.errors import CaseError, Diverged, InputError
 from heatsolve.io.reader import read
 from heatsolve.models.base import Substep, make_model
 from heatsolve.models.flow import equations as flow
+from heatsolve.models.flow.collocated import CollocatedStep
 from heatsolve.models.flow.pressure import BEGINS, SMALL_WEIGHTS, Pressure, cubic_weights
 from heatsolve.models.flow.projection import Projection
 from heatsolve.models.flow.staggered import Staggered
@@ -419,6 +420,36 @@ def test_a_device_predicts_while_its_host_waits(case, sets, monkeypatch):
     of_host, of_device = (predictions.count((stepper, 0)) for stepper in steppers)
     # The first step, two shorter steps, and the one after the frame.
     assert (of_host, of_device) == (8, 8 + 1 + 2 + 1)
+
+
+def test_a_device_begins_a_collocated_step_while_its_host_waits(monkeypatch):
+    """The next step goes on from this beginning if it has the same length and arrays: not if it is
+    shorter, nor behind a frame, for which the fields move to the arrays of the model."""
+    begun, begin = [], CollocatedStep._begin_step
+
+    def counted(self, *args):
+        begun.append(self)
+        begin(self, *args)
+
+    monkeypatch.setattr(CollocatedStep, "_begin_step", counted)
+    case = load("legate-cfd", ["constants.n=16", "solver.iterations=5"])
+    host, device = steppers = [
+        make_model(case, backend).stepper(0.0, 0.0) for backend in (NumpyBackend(), Ahead())
+    ]
+    changes = [stepper.problem.backend.accumulator("sum") for stepper in steppers]
+    lengths = [2e-4] * 4 + [1e-4] + [2e-4] * 4
+    for number, length in enumerate(lengths):
+        told = []
+        for stepper, change in zip(steppers, changes, strict=True):
+            stepper.step((Substep(stepper.time, length, 0.0),), change, None)
+            told.append(stepper.posted_measures(change)())
+            if number == 6:
+                stepper.present()
+        assert told[0] == told[1]
+        for name, array in host.fields.items():
+            assert device.fields[name].tobytes() == array.tobytes(), name
+    # Nine steps, and beginnings that no step took: behind steps 3, 6 and 8.
+    assert begun.count(device) == 9 + 3
 
 
 def length_of(stepper, number):

@@ -38,6 +38,7 @@ CASES = {
     "heat in time": ("cooling-cube", "time.end=0.01"),
     "transport": ("cfdpython-08",),
     "collocated": ("legate-cfd",),
+    "all sweeps behind one exchange": ("legate-cfd", "constants.n=1801", "time.end=6*dt"),
     "flow": ("cavity-re100", "time.end=0.05"),
     "flow in space": ("taylor-green-3d", "constants.n=32", "time.end=0.2"),
     "flow in overlapping blocks": ("taylor-green-3d", "constants.n=128", "time.end=0.05"),

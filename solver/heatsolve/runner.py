@@ -399,12 +399,12 @@ def with_layers(case: Case, machine: Backend, ranks: Ranks) -> Case:
     layers -= 1 - layers % 2  # odd, as the number of sweeps of a pass
     if machine.on_device and layers > 1:
         sweeps, in_step = layers, 0
-        if case.scheme == "collocated":  # each step begins with an exchange
-            in_step = case.solver.iterations or 0
-            most = min(most, in_step or most)
+        if case.scheme == "collocated":  # each step begins with all layers
+            in_step = (case.solver.iterations or 0) + 1  # the velocities read one layer more
+            most = min(most, in_step)
         divided = [n for n, parts in zip(extents, dims, strict=True) if parts > 1]
         layers *= passes_between_exchanges(layers, most, math.prod(extents) // min(divided))
-        if layers < in_step < layers + sweeps and in_step <= most:
+        if layers < in_step <= min(layers + sweeps, most):
             layers = in_step  # no second exchange for the rest of a step
     return case.altered(parallel={"halo": layers})
 

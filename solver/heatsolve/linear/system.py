@@ -28,24 +28,22 @@ class Sweeps:
     backend: Backend
     halo: Halo
 
-    def sweep(
-        self, point: Point, out: Any, u: Any, *arguments: Any, along: Sequence[Any] = ()
-    ) -> None:
+    def sweep(self, point: Point, out: Any, u: Any, *arguments: Any) -> None:
         """out[p] = point(p, u, *arguments) at all unknowns, with up-to-date values in the ghosts.
 
         The ghosts of u are written first, unless a device reads the other end of a periodic axis
-        itself; the ghosts of the arrays `along` are exchanged with them.
+        itself.
         """
         if self._own_ends:
             self.backend.sweep(point, out, self.halo.inner, u, *arguments, wraps=self._own_ends)
             return
         if not self.halo.overlaps:
-            self.halo.exchange(u, *along)
+            self.halo.exchange(u)
             self.backend.sweep(point, out, self.grid.interior, u, *arguments)
             return
-        self.halo.start(u, *along)  # overlaps with the sweep of points that need no such ghost
+        self.halo.start(u)  # overlaps with the sweep of points that need no such ghost
         self.backend.sweep(point, out, self.halo.inner, u, *arguments)
-        self.halo.finish(u, *along)
+        self.halo.finish(u)
         for slab in self.halo.rim:
             self.backend.sweep(point, out, slab, u, *arguments)
 
@@ -63,21 +61,23 @@ class Sweeps:
         *arguments: Any,
         change: Accumulator | None = None,
         number: int = 0,
-        along: Sequence[Any] = (),
+        exchanged: bool = False,
     ) -> None:
         """Make sweep `number` of a sequence, new[p] = point(p, u, *arguments), where u is the
         result of the sweep before.
 
-        Only every `halo.depth`-th sweep exchanges ghosts; each sweep also updates the part of the
-        margin that later sweeps read. A norm of new - u goes into `change`.
+        Only every `halo.depth`-th sweep exchanges ghosts, unless they have been `exchanged`; each
+        sweep also updates the part of the margin that later sweeps read. A norm of new - u goes
+        into `change`.
         """
         halo, sweep = self.halo, self.backend.sweep
         changed, out = with_norm_of_change(point, new, change)
         since_exchange = number % halo.depth
-        if since_exchange == 0:
-            self.sweep(changed, out, u, *arguments, along=along)
+        if since_exchange == 0 and not exchanged:
+            self.sweep(changed, out, u, *arguments)
         else:
-            halo.wrap(u)
+            if not exchanged:
+                halo.wrap(u)
             sweep(changed, out, self.grid.interior, u, *arguments)
         for slab in halo.margin(since_exchange):
             sweep(point, new, slab, u, *arguments)
@@ -90,14 +90,14 @@ class Sweeps:
         stages: Sequence[Sequence[Any]],
         changes: Sequence[Accumulator | None],
         number: int = 0,
-        along: Sequence[Any] = (),
+        exchanged: bool = False,
     ) -> int:
         """Make as many updates of a sequence as pay in one pass through memory; return how many.
 
         Update n takes the arguments stages[n] after u, and puts a norm of its change into
         changes[n]. The result of the last update is in `new`; u is not changed. The number is odd,
-        so single updates, to and fro between the two arrays, would also end in `new`. If the ghosts
-        of u are exchanged, the ghosts of the arrays `along` are exchanged with them.
+        so single updates, to and fro between the two arrays, would also end in `new`. `exchanged`:
+        the ghosts of u are up to date.
         """
         halo, grid = self.halo, self.grid
         since_exchange = number % halo.depth
@@ -105,12 +105,14 @@ class Sweeps:
         sweeps = SweepSequence(point, u, region, stages, halo.wraps, changes)
         most = self._most(sweeps, number)
         if most == 1:
-            self.update(point, new, u, *stages[0], change=changes[0], number=number, along=along)
+            self.update(
+                point, new, u, *stages[0], change=changes[0], number=number, exchanged=exchanged
+            )
             return 1
         # Each sweep spoils one more layer beside stale ghosts; the margin has a layer for each.
-        if since_exchange == 0:
-            halo.exchange(u, *along)
-        else:
+        if since_exchange == 0 and not exchanged:
+            halo.exchange(u)
+        elif not exchanged:
             halo.wrap(u)
         self.backend.fused_sweeps(sweeps.up_to(most), new, grid.interior)
         return most

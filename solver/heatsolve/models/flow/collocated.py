@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from heatsolve.backends import Accumulator, Backend
+from heatsolve.backends import Accumulator, Backend, Region
 from heatsolve.case.case import Case
-from heatsolve.models.base import MultiFieldModel, Row, RungeKutta, Stepper, Substep
+from heatsolve.models.base import Measured, MultiFieldModel, Row, RungeKutta, Stepper, Substep
 from heatsolve.models.flow import equations as flow
 from heatsolve.models.flow.case import equation
 from heatsolve.models.grid import mirrors
@@ -30,11 +30,11 @@ class Collocated(MultiFieldModel):
         self.density = case.model.density
         self.moved = dict.fromkeys(self.components, case.model.viscosity)
         # Of the layers of a deep halo, only the sweeps of the pressure read more than the nearest.
-        self._nearest = self.halo if self.halo.depth == 1 else self.halo.of(self.grid)
+        self.nearest = self.halo if self.halo.depth == 1 else self.halo.of(self.grid)
 
     def write_walls(self, fields: dict[str, Any], time: float, exchanged: bool = False) -> None:
         if not exchanged:
-            self._nearest.exchange(*fields.values())
+            self.nearest.exchange(*fields.values())
         super().write_walls(fields, time, exchanged=True)
 
     def stepper(self, time: float, step: float) -> Stepper:
@@ -68,36 +68,76 @@ class CollocatedStep(RungeKutta):
         self._given = (self._b, *weights, *walls)
         self.longest = self._machine.longest_pass(flow.pressure_sweep, self._q, self._given)
         self._plays_back = not problem.driven_in_time
-        # `_ends` and `_plays`, by the length and the arrays of a step: the arrays of the pressure
-        # after the step, the newer first; and the recorded step. `_pressures`, by their first
-        # array: recorded sweeps.
+        # By the length and the arrays of a step: the arrays of the pressure after the step, the
+        # newer first; its recorded beginning; and the recorded step, whole and behind a beginning.
+        # `_pressures`, by their first array: recorded sweeps.
         self._ends: dict[Any, tuple[Any, Any]] = {}
+        self._beginnings: dict[Any, Callable[[], None]] = {}
         self._plays: dict[Any, Callable[[], None]] = {}
         self._pressures: dict[int, tuple[Callable[[], None], dict[str, Any]]] = {}
+        self._part = Substep(time, 0.0, 0.0)
+        self._begun: Any = None
+        """The key of a step whose beginning has been made."""
+        self._has_layers = False
+        """Whether all layers of neighbours are there, as each step leaves them."""
 
     @property
     def fields(self) -> dict[str, Any]:  # type: ignore[override]
         return {**self._now, "pressure": self._p}
 
+    def _key(self, part: Substep) -> tuple[float, int, int]:
+        """The length of a step and the places of its arrays."""
+        (new,) = self._others
+        return part.length, id(self._p), id(next(iter(new.values())))
+
     def _advance(self, part: Substep, change: Accumulator | None) -> None:
         start, (new,) = self._now, self._others
-        key = part.length, id(self._p), id(next(iter(new.values())))
-        args = part, start, new, self._p, self._q
+        if not self._has_layers:
+            self.problem.halo.exchange(*start.values(), self._p)
+            self._has_layers = True
+        key, self._part = self._key(part), part
+        begun, self._begun = self._begun == key, None
+        args = part, start, new, self._p, self._q, begun
         if self._plays_back and key in self._ends:
-            if key not in self._plays:
+            if (key, begun) not in self._plays:
                 work = partial(self._make_step, *args, self._find_pressure)
-                self._plays[key] = self._machine.replayed(work, gated=False)
-            self._plays[key]()
+                self._plays[key, begun] = self._machine.replayed(work, gated=False)
+            self._plays[key, begun]()
         else:
             while len(self._ends) >= MOST_KEPT:
                 oldest = next(iter(self._ends))
                 del self._ends[oldest]
-                self._plays.pop(oldest, None)
+                self._beginnings.pop(oldest, None)
+                for each in (False, True):
+                    self._plays.pop((oldest, each), None)
             self._ends[key] = self._make_step(*args, self._play_pressure)
         self._p, self._q = self._ends[key]
-        if change is not None:
-            self.problem.write_walls(new, part.end)
         self._end_step(new, start, change)
+
+    def posted_measures(self, *besides: Accumulator) -> Measured:
+        """As `Stepper.posted_measures`; a device begins a next step of this length while its host
+        waits for the values."""
+        read, key = super().posted_measures(*besides), self._key(self._part)
+        if self._machine.backend.on_device and self._machine.replays and key in self._ends:
+            if key not in self._beginnings:
+                work = partial(self._begin_step, self._part, self._now, self._p, self._q)
+                self._beginnings[key] = self._machine.replayed(work, gated=False)
+            self._beginnings[key]()
+            self._begun = key
+        return read
+
+    def _begin_step(self, part: Substep, start: dict[str, Any], p: Any, q: Any) -> None:
+        """Write the walls at the start of a step, and find the right side of its pressure."""
+        problem, halo = self.problem, self.problem.halo
+        problem.write_walls({**start, "pressure": p}, part.start, exchanged=True)
+        for wall in reversed(problem.walls["pressure"]):  # an odd number of sweeps ends in q
+            if wall.condition.value is not None:
+                problem.write_wall(q, "pressure", wall, part.start)
+        reciprocals = [
+            1.0 / number for number in (part.length, *[2.0 * h for h in problem.spacings])
+        ]
+        args = (*start.values(), self._of_b * problem.density, *reciprocals)
+        problem.backend.sweep(flow.pressure_source, self._b, halo.around(0), *args)
 
     def _make_step(
         self,
@@ -106,40 +146,47 @@ class CollocatedStep(RungeKutta):
         new: dict[str, Any],
         p: Any,
         q: Any,
+        begun: bool,
         find_pressure: Callable[[Any, Any], tuple[Any, Any]],
     ) -> tuple[Any, Any]:
-        """Find the pressure and the new velocities.
+        """Find the pressure and the new velocities; `begun`: behind `_begin_step`.
 
-        Return the arrays of the pressure, the newer first.
+        The neighbours' layers are exchanged at the end, while the last sweep goes on. Return the
+        arrays of the pressure, the newer first.
         """
-        problem, grid, sweep = self.problem, self.problem.grid, self.problem.backend.sweep
-        model, spacings = problem.case.model, problem.spacings
-        dt, rho, nu = part.length, problem.density, model.viscosity
-        old = tuple(start.values())
-        problem.write_walls(start, part.start)
-        problem.write_walls({"pressure": p}, part.start, exchanged=True)  # `_find_pressure` does
-        for wall in reversed(problem.walls["pressure"]):  # an odd number of sweeps ends in q
-            if wall.condition.value is not None:
-                problem.write_wall(q, "pressure", wall, part.start)
-        reciprocals = [1.0 / number for number in (dt, *[2.0 * h for h in spacings])]
-        sweep(flow.pressure_source, self._b, grid.interior, *old, self._of_b * rho, *reciprocals)
+        problem, halo = self.problem, self.problem.halo
+        dt, rho, nu = part.length, problem.density, problem.case.model.viscosity
+        if not begun:
+            self._begin_step(part, start, p, q)
         p, q = find_pressure(p, q)
-        problem.write_walls({"pressure": p}, part.start)
-        forces = problem.sources(part.start)[: len(old)]
-        weights = flow.collocated_weights(*map(problem.backend.dtype.type, (dt, rho, *spacings)))
+        problem.write_walls({"pressure": p}, part.start, exchanged=True)
+        old, forces = tuple(start.values()), problem.sources(part.start)[: len(start)]
+        dtype = problem.backend.dtype.type
+        weights = flow.collocated_weights(*map(dtype, (dt, rho, *problem.spacings)))
         advance = (*old, p, *forces, dt, nu, *map(float, weights))
-        sweep(flow.collocated_step, tuple(new.values()), grid.interior, *advance)
+
+        def sweep(region: Region) -> None:
+            problem.backend.sweep(flow.collocated_step, tuple(new.values()), region, *advance)
+
+        travel = [*new.values(), *([p] if halo.depth > 1 else [])]
+        halo.sweep_and_exchange(sweep, *travel)
         return p, q
 
     def _find_pressure(self, p: Any, q: Any) -> tuple[Any, Any]:
-        """Make all sweeps, from p to q and back; return both arrays, the newer first."""
-        done = 0
-        along = (self._b,) if self.problem.halo.depth > 1 else ()  # the margin reads b, too
+        """Make all sweeps, from p to q and back, and bring the ghosts that the velocities read.
+
+        Return both arrays, the newer first.
+        """
+        done, halo = 0, self.problem.halo
         while done < self._sweeps:
             left = self._sweeps - done
-            args = [self._given] * left, [None] * left, done, along
-            done += self._machine.updates(flow.pressure_sweep, q, p, *args)
-            p, q, along = q, p, ()
+            args = [self._given] * left, [None] * left, done
+            done += self._machine.updates(flow.pressure_sweep, q, p, *args, exchanged=done == 0)
+            p, q = q, p
+        if self._sweeps % halo.depth == 0:  # no layer is left
+            self.problem.nearest.exchange(p)
+        else:
+            halo.wrap(p)
         return p, q
 
     def _play_pressure(self, p: Any, q: Any) -> tuple[Any, Any]:
