@@ -30,6 +30,7 @@ from heatsolve.linear.multigrid.cycle import Multigrid
 from heatsolve.linear.multigrid.levels import FusedLevel
 from heatsolve.linear.stopping import Criterion, kind_of
 from heatsolve.linear.system import with_change
+from heatsolve.models.base import make_model
 from heatsolve.models.flow import equations as flow
 from heatsolve.models.heat import equations as heat
 from heatsolve.models.heat.conduction import Conduction
@@ -542,6 +543,51 @@ def test_arrays_that_swap(solver, early):
         expected.count, expected.ending, expected.history
     )  # fmt: skip
     assert field.tobytes() == plain.tobytes()
+
+
+@COMPILER
+@pytest.mark.parametrize(
+    ("grid", "walls"), [("cells = [48, 50]", "vgrv"), ("cells = [24, 26, 28]", "vgrvvg")]
+)
+def test_a_device_begins_a_cycle_while_its_host_waits(grid, walls, monkeypatch):
+    """The first half of the first cycle leaves a start as it was: at a solution none follows."""
+    monkeypatch.setattr(cycle_legs, "FEWEST_POINTS", {2: 0, 3: 0})
+    begun, ended, solve_next, end = [], [], FusedLevel.solve_next, Multigrid._end_first
+
+    def counted(self, *args):
+        begun.append(self)
+        solve_next(self, *args)
+
+    def ending(self, *args):
+        ended.append(self)
+        end(self, *args)
+
+    monkeypatch.setattr(FusedLevel, "solve_next", counted)
+    monkeypatch.setattr(Multigrid, "_end_first", ending)
+    told = []
+    for backend in (NumpyBackend(), Ahead()):
+        text = case_text(grid, walls, solver="method = 'multigrid'\nrelative = true")
+        problem = make_model(parse(text, "case"), backend)
+        system, field = problem.steady_system(), problem.temperature
+        method = make_method(problem.case, system, field)
+        for exact in (False, True):
+            tolerance = {"tolerance": 1e-30} if exact else {}
+            options = problem.case.altered(solver=tolerance).solver
+            method.restart()
+            criterion = Criterion(options, system, method.u)
+            outcome = iterate(method, criterion, Report(quiet=True, mute=True))
+            told += [outcome.count, outcome.ending, outcome.norm, outcome.history]
+            told.append(np.array(method.u).tobytes())
+        finest = method._levels[0]
+    half = len(told) // 2
+    assert told[half:] == told[:half]
+    assert len(ended) == 2 and begun.count(finest) == told[0] + told[5]
+    start, at_solution = np.array(method.u), Criterion(problem.case.solver, system, method.u)
+    at_solution._scale = 1e30
+    method.restart()
+    assert iterate(method, at_solution, Report(quiet=True, mute=True)).count == 0
+    assert np.array(method.u).tobytes() == start.tobytes()
+    assert len(ended) == 2 and begun.count(finest) == told[0] + told[5] + 1
 
 
 WIDE = {

@@ -33,7 +33,7 @@ from heatsolve.stencil.grid import whole
 from heatsolve.stencil.language import scaled
 
 T = TypeVar("T")
-FEWEST_ON_DEVICE = 2
+FEWEST_ON_DEVICE = 3
 """The fewest iterations queued on a device before the host waits for a norm."""
 LONGEST_QUEUE = 0.25
 """Seconds of work that the host queues on a device before it reads the norms."""
@@ -357,11 +357,14 @@ def iterating(
             backend.sync()
             done = until
             continue
-        # All devices must queue the same work where they exchange ghosts in their own queues.
-        if done >= expected and done and ahead < backend.lookahead and all(ranks.gather(short)):
-            ahead = min(2 * ahead, backend.lookahead)
+        wanted, to_come = min(expected - done, backend.lookahead), test.checks_to_come()
+        if done >= expected:
+            # All devices must queue the same work where they exchange ghosts in their own queues.
+            grows = done and ahead < min(to_come, backend.lookahead)
+            if grows and all(ranks.gather(short)):
+                ahead = min(2 * ahead, backend.lookahead)
+            wanted = int(min(ahead, to_come))
         began = clock.perf_counter()
-        wanted = min(expected - done, backend.lookahead) if done < expected else ahead
         count = test.most_checks(wanted) if method.queues else 1
         work = None
         if following is not None and done + count == expected and test.ends_without_floor(count):

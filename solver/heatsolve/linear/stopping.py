@@ -12,7 +12,7 @@ from heatsolve.backends import Accumulator
 from heatsolve.errors import Diverged, InputError
 from heatsolve.linear.system import Method, System
 from heatsolve.stencil.grid import slices
-from heatsolve.stencil.language import copy, fill
+from heatsolve.stencil.language import copy, term_of
 
 IN_RANGE = {"float64": (2.0**-400, 2.0**400), "float32": (2.0**-30, 2.0**50)}
 """The range of initial norms, by precision, whose squares do not under- or overflow in a run.
@@ -92,6 +92,7 @@ class Criterion:
 
         total: adds the magnitudes of a field at all points, for "sum-abs-change".
         scale: the norm to which the tolerance is relative, or a call that finds it; None: unknown.
+        scratch: an array of zeros, in which only ghosts are written.
         looks_first: whether a residual is checked before the first iteration.
         exponent: u and b have been multiplied by 2 to this power; None: their range is not checked.
         """
@@ -249,15 +250,16 @@ class Criterion:
     def _norm_with_walls(self, u: Any, scratch: Any) -> Callable[[], float]:
         """A call that waits for the norm of b with the walls' values moved into it: the residual's
         for u = 0 inside."""
-        system = self._system
-        bare = system.backend.zeros(system.grid.shape) if scratch is None else scratch
-        if scratch is not None:
-            system.backend.sweep(fill, bare, system.grid.interior, 0.0)
-        for ghosts in system.grid.ghosts:
-            system.backend.sweep(copy, bare, ghosts, u)
-        accumulator = system.backend.accumulator(self.kind)
-        system.residual_norm(bare, accumulator)
-        read = system.backend.posted_values([accumulator])
+        system, grid, backend = self._system, self._system.grid, self._system.backend
+        bare = backend.zeros(grid.shape) if scratch is None else scratch
+        for number, axis in enumerate(grid.axes):
+            for side, at_wall in enumerate(axis.at_ends):
+                if at_wall and not axis.periodic:  # other ghosts are 0, as the unknowns are
+                    backend.sweep(copy, bare, grid.ghost(number, side), u)
+        accumulator = backend.accumulator(self.kind)
+        args = bare, system.b, *system.coefficients
+        backend.sweep(term_of(system.residual, self.kind), accumulator, grid.interior, *args)
+        read = backend.posted_values([accumulator])
         return lambda: self.norm(*read())
 
 
@@ -385,6 +387,17 @@ class ConvergenceTest:
         if method.recurrent:  # the gate closes at the rounding level
             return min(wanted, until_floor)
         return min(wanted, until_floor, method.checks_without_fall - state.without_fall)
+
+    def checks_to_come(self) -> float:
+        """The checks to the tolerance if each lowers the norm as the last one did; infinity if that
+        is unknown, or if the method makes no such steps."""
+        limit, last = self._criterion.threshold, self.history["residual"][-2:]
+        if not self._method.reduces_smooth_errors or len(last) < 2 or self._criterion.fixed:
+            return math.inf
+        before, norm = last
+        if not 0.0 < limit < norm < before < math.inf:
+            return math.inf
+        return max(1, math.ceil(math.log(limit / norm) / math.log(norm / before)))
 
     def ends_without_floor(self, count: int) -> bool:
         """Whether no rounding level is due at the last of the next `count` checks: the host finds

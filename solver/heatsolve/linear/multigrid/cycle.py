@@ -55,6 +55,8 @@ class Multigrid(Pairwise):
         `settle`."""
         self._begins_with_layers = False
         """Whether the sweep that gives u and b also brings their layers to an overlapped level."""
+        self._is_begun = False
+        """Whether the first half of the first cycle has been made."""
         self._norm: FusedNorm | None = None
         if norm is not None:
             total = system.backend.accumulator(norm)
@@ -83,11 +85,14 @@ class Multigrid(Pairwise):
         copies = not keeps or (self._nested and number == 0)
         if change is not None and copies:
             self._old = self.system.like(self.solution(number), self._old)
-        if norm is not None and norm.in_descent and norm.descended_after != number:
+        begun, self._is_begun = self._is_begun, False
+        if begun:
+            self._play(self._end_first, *self._arrays_of(number))
+        elif norm is not None and norm.in_descent and norm.descended_after != number:
             # The norm of the initial residual is not needed.
             assert isinstance(self._finest, FusedLevel)
-            u, along = self._newest(number), self._copy_in(number)
-            other = self._pair[u is self._pair[0]]
+            along = self._copy_in(number)
+            u, other = self._arrays_of(number)
             descend: Callable[..., Any] = self._finest.descend
             arrays: tuple[Any, ...] = (u, other, *along)
             if number == 0 and self._begins_with_layers:
@@ -110,8 +115,7 @@ class Multigrid(Pairwise):
 
     def _replayed_cycle(self, number: int) -> Callable[[], None]:
         """Cycle `number`, recorded for replay."""
-        start = number % 2 if self._swaps else 0
-        u, other = self._pair[start], self._pair[1 - start]
+        u, other = self._arrays_of(number)
         if id(u) not in self._cycles:
             self._cycles[id(u)] = self.system.replayed(partial(self._cycle, u, other))
         return self._cycles[id(u)]
@@ -123,14 +127,38 @@ class Multigrid(Pairwise):
             level.cycle(u, other, self._cycle_index)
             return
         assert isinstance(level, FusedLevel)
-        level.descend_with_norm(level.go_on(u, other, self._cycle_index))
+        level.solve_next(self._cycle_index, u)
+        self._end(level, u, u, other)
 
     def _whole_cycle(self, descend: Callable[..., Any], u: Any, other: Any, *along: Any) -> None:
         """A cycle with its own descent, and the descent of the next cycle, which adds the norm."""
         level = self._finest
         assert isinstance(level, FusedLevel)
         descend(u, other, *along)
-        level.descend_with_norm(level.finish_cycle(u, u, other, self._cycle_index))
+        level.solve_next(self._cycle_index)
+        self._end(level, u, u, other)
+
+    def _begin_first(self, u: Any, other: Any) -> None:
+        """The first half of the first cycle, where the layers of neighbours are there."""
+        level = self._finest
+        assert isinstance(level, FusedLevel)
+        if self._overlapped is not None:
+            self._overlapped.descend_after_bringing(u, other)
+        else:
+            level.descend(u, other)
+        level.solve_next(self._cycle_index)
+
+    def _end_first(self, u: Any, other: Any) -> None:
+        """The second half of the first cycle."""
+        level = self._finest
+        assert isinstance(level, FusedLevel)
+        self._end(level, other if level.smoother.before else u, u, other)
+
+    def _end(self, level: FusedLevel, smoothed: Any, u: Any, other: Any) -> None:
+        """Ascend; if the descent adds the norm, descend at once to the next cycle."""
+        result = level.end_cycle(smoothed, u, other)
+        if self._norm is not None and self._norm.in_descent:
+            level.descend_with_norm(result)
 
     def _descend(self, steps: int, norm: "FusedNorm") -> None:
         """Make the descent of cycle `steps`, which adds the norm of the residual before it."""
@@ -167,6 +195,24 @@ class Multigrid(Pairwise):
         level = self.system if self._overlapped is None else self._overlapped
         self._add_norm(level.residual_norm, self._newest(steps), into)
 
+    def first_values(self, into: Accumulator, *of_b: Accumulator) -> list[float]:
+        """As `Method.first_values`; a device begins the first cycle while its host waits."""
+        self.residual_norm(0, into)
+        for norm in of_b:
+            self.system.norm_of_b(norm)
+        read = self.system.backend.posted_values([into, *of_b])
+        queued = self.system.backend.on_device and self.system.replays
+        level, arrays = self._finest, self._arrays_of(0)
+        if queued and isinstance(level, FusedLevel) and not self._nested:
+            # Where the norm came from a descent, it is the descent of the first cycle.
+            if self._norm is not None and self._norm.descended_after == 0:
+                u = arrays[0]
+                self.play(("next level", id(u)), partial(level.solve_next, self._cycle_index, u))
+            else:
+                self._play(self._begin_first, *arrays)
+            self._is_begun = True
+        return read()
+
     def _copy_in(self, steps: int) -> tuple[Any, ...]:
         """Copy u after these steps, and b, into the arrays of an overlapped finest level, unless
         they are there; a cycle or a norm follows. Return the arrays whose layers must still be
@@ -193,6 +239,11 @@ class Multigrid(Pairwise):
     def _play(self, work: Callable[..., Any], *arrays: Any) -> None:
         """Play back work on these arrays."""
         self.play((work.__name__, *map(id, arrays)), partial(work, *arrays))
+
+    def _arrays_of(self, number: int) -> tuple[Any, Any]:
+        """The array with which cycle `number` begins, and the other one."""
+        start = number % 2 if self._swaps else 0
+        return self._pair[start], self._pair[1 - start]
 
     def _newest(self, steps: int) -> Any:
         """The array of the finest level that holds the solution after these steps."""
@@ -252,6 +303,7 @@ class Multigrid(Pairwise):
         self._forget()
 
     def _forget(self) -> None:
+        self._is_begun = False
         if self._overlapped is not None:
             self._overlapped.forget()
         if self._norm is not None:

@@ -209,11 +209,16 @@ class SweptLevel(Level):
         self.swaps = (len(before) + len(after)) % 2 == 1
 
     def cycle(self, u: Any, other: Any, cycle_index: int) -> Any:
-        return self.finish_cycle(self.descend(u, other), u, other, cycle_index)
+        smoothed = self.descend(u, other)
+        self.solve_next(cycle_index)
+        return self.end_cycle(smoothed, u, other)
 
-    def finish_cycle(self, smoothed: Any, u: Any, other: Any, cycle_index: int) -> Any:
-        """The part of a cycle after the descent; `smoothed` is the array that it returned."""
+    def solve_next(self, cycle_index: int, u: Any = None) -> None:
+        """Solve the next level for the residual of a descent; u: that of `descend_with_norm`."""
         self.coarse.solve_from_zero(cycle_index, cycle_index)
+
+    def end_cycle(self, smoothed: Any, u: Any, other: Any) -> Any:
+        """Ascend from the array that the descent of a cycle returned; return the result's array."""
         result = other if self.swaps else u
         self.ascend(smoothed, result)
         return result
@@ -431,7 +436,10 @@ class Legs:
 
 
 class FusedLevel(SweptLevel):
-    """A level on which each half of a cycle is one or two passes of the backend."""
+    """A level on which each half of a cycle is one or two passes of the backend.
+
+    Only the second half, `end_cycle`, overwrites the array u with which a cycle begins.
+    """
 
     def __init__(self, plan: Plan, relaxation: Relaxation, coarse: Level, step: Step, legs: Legs):
         super().__init__(plan, relaxation, coarse, step)
@@ -450,10 +458,6 @@ class FusedLevel(SweptLevel):
     def descend_with_norm(self, u: Any) -> None:
         """Restrict the residual, and add its norm, without pre-smoothing."""
         self.passes["descend with norm"](u, u)
-
-    def go_on(self, u: Any, other: Any, cycle_index: int) -> Any:
-        """The part of a cycle from u behind `descend_with_norm`."""
-        return self.finish_cycle(u, u, other, cycle_index)
 
     def descend_from_zero(self) -> Any:
         self.passes["descend from zero"](self.u, None)

@@ -349,16 +349,13 @@ class OverlappedLevel(FusedLevel):
             self._nearest.exchange(u)
         super().descend_with_norm(u)
 
-    def finish_cycle(self, smoothed: Any, u: Any, other: Any, cycle_index: int) -> Any:
+    def solve_next(self, cycle_index: int, u: Any = None) -> None:
         # Not in the descent, which adds the norm: after the last cycle nobody needs these layers.
-        self._exchange_residual()
-        return super().finish_cycle(smoothed, u, other, cycle_index)
-
-    def go_on(self, u: Any, other: Any, cycle_index: int) -> Any:
-        if self._nearest is None:
-            return super().go_on(u, other, cycle_index)
-        self._below.halo.across_blocks.exchange_with([self._b], (self._others, u))
-        return super().finish_cycle(u, u, other, cycle_index)
+        if u is None or self._nearest is None:
+            self._exchange_residual()
+        else:
+            self._below.halo.across_blocks.exchange_with([self._b], (self._others, u))
+        super().solve_next(cycle_index)
 
     def descend_from_zero(self) -> Any:
         result = super().descend_from_zero()

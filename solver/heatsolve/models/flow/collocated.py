@@ -76,6 +76,8 @@ class CollocatedStep(RungeKutta):
         self._plays: dict[Any, Callable[[], None]] = {}
         self._pressures: dict[int, tuple[Callable[[], None], dict[str, Any]]] = {}
         self._part = Substep(time, 0.0, 0.0)
+        self._first = 0
+        """The number of sweeps that `_begin_step` makes."""
         self._begun: Any = None
         """The key of a step whose beginning has been made."""
         self._has_layers = False
@@ -127,7 +129,8 @@ class CollocatedStep(RungeKutta):
         return read
 
     def _begin_step(self, part: Substep, start: dict[str, Any], p: Any, q: Any) -> None:
-        """Write the walls at the start of a step, and find the right side of its pressure."""
+        """Write the walls at the start of a step, find the right side of its pressure, and make the
+        first sweeps from p to q, which leave the fields as they are."""
         problem, halo = self.problem, self.problem.halo
         problem.write_walls({**start, "pressure": p}, part.start, exchanged=True)
         for wall in reversed(problem.walls["pressure"]):  # an odd number of sweeps ends in q
@@ -138,6 +141,13 @@ class CollocatedStep(RungeKutta):
         ]
         args = (*start.values(), self._of_b * problem.density, *reciprocals)
         problem.backend.sweep(flow.pressure_source, self._b, halo.around(0), *args)
+        self._first = self._sweep(q, p, 0)
+
+    def _sweep(self, new: Any, p: Any, done: int) -> int:
+        """Make sweeps in one pass, of all that are left after `done`; return how many."""
+        left = self._sweeps - done
+        args = [self._given] * left, [None] * left, done
+        return self._machine.updates(flow.pressure_sweep, new, p, *args, exchanged=done == 0)
 
     def _make_step(
         self,
@@ -173,15 +183,13 @@ class CollocatedStep(RungeKutta):
         return p, q
 
     def _find_pressure(self, p: Any, q: Any) -> tuple[Any, Any]:
-        """Make all sweeps, from p to q and back, and bring the ghosts that the velocities read.
-
-        Return both arrays, the newer first.
+        """Make all sweeps but the first, from q to p and back, and bring the ghosts that the
+        velocities read. Return both arrays, the newer first.
         """
-        done, halo = 0, self.problem.halo
+        done, halo = self._first, self.problem.halo
+        p, q = q, p
         while done < self._sweeps:
-            left = self._sweeps - done
-            args = [self._given] * left, [None] * left, done
-            done += self._machine.updates(flow.pressure_sweep, q, p, *args, exchanged=done == 0)
+            done += self._sweep(q, p, done)
             p, q = q, p
         if self._sweeps % halo.depth == 0:  # no layer is left
             self.problem.nearest.exchange(p)
