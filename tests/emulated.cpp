@@ -1,5 +1,4 @@
 // The machine that runs a kernel without a GPU: a fiber for each thread of a block.
-#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -14,9 +13,11 @@ alignas(16) unsigned char shared[1 << 18], memory[1 << 18], of_blocks[16][1 << 1
 
 constexpr size_t STACK = 1 << 16;
 struct Copy { unsigned to; const void* from; int bytes; };
+// GCC's own jumps: the library's, which also mask signals or mangle pointers, take several times as
+// long, and a warp makes 32 for each shuffle.
+typedef void* Place[5];
 struct Fiber {
-    ucontext_t start;
-    jmp_buf here;
+    Place here;
     std::unique_ptr<char[]> stack{new char[STACK]};  // only what is used takes memory
     bool begun = false, done = false;
     int shuffles = 0, of_cluster = 0;
@@ -26,8 +27,8 @@ struct Fiber {
 static std::vector<Fiber> fibers;
 static void (*work)(void*);
 static void* given;
-static jmp_buf scheduler;
-static int now, live, of_block;
+static Place scheduler;
+static int now, last, live, of_block;  // `last`: the thread behind the warp that goes on
 static long moves;  // arrivals and ends: a round of a warp without any shows that it waits
 constexpr int BLOCK = 128;
 static int arrived[BLOCK + 1], turn[BLOCK + 1];  // of each warp; the last one is for the block
@@ -42,8 +43,28 @@ void prepare(bool copies_come_late, unsigned char* of_shared_memory) {
     base = of_shared_memory;
 }
 
-static void yield() {
-    if (!_setjmp(fibers[now].here)) _longjmp(scheduler, 1);
+static void entry();
+static void resume(int n) {
+    now = n;
+    threadIdx.x = n % of_block;
+    Fiber& fiber = fibers[n];
+    if (fiber.begun) __builtin_longjmp(fiber.here, 1);
+    fiber.begun = true;
+    ucontext_t start;
+    getcontext(&start);
+    start.uc_stack.ss_sp = fiber.stack.get();
+    start.uc_stack.ss_size = STACK;
+    makecontext(&start, entry, 0);
+    setcontext(&start);
+}
+// The next thread of the warp goes on, or the scheduler behind the last one.
+[[noreturn, gnu::noinline]] static void leave() {
+    for (int n = now + 1; n < last; n++)
+        if (!fibers[n].done) resume(n);
+    __builtin_longjmp(scheduler, 1);
+}
+[[gnu::noinline]] static void yield() {
+    if (!__builtin_setjmp(fibers[now].here)) leave();
 }
 static void meet(int group, int count) {
     const int mine = turn[group];
@@ -101,19 +122,17 @@ void await_groups(int all_but) {
 }
 
 static void entry() {
-    work(given);
-    fibers[now].done = true;
-    moves++;
-    live--;
-    _longjmp(scheduler, 1);
+    for (;;) {  // one block after the other
+        work(given);
+        fibers[now].done = true;
+        moves++;
+        live--;
+        yield();
+    }
 }
-static void resume(int n) {
-    now = n;
-    threadIdx = {n % of_block, 0, 0};
-    if (_setjmp(scheduler)) return;
-    if (fibers[n].begun) _longjmp(fibers[n].here, 1);
-    fibers[n].begun = true;
-    setcontext(&fibers[n].start);
+[[gnu::noinline]] static void round_of_warp(int first) {
+    now = first - 1;
+    if (!__builtin_setjmp(scheduler)) leave();
 }
 // A warp goes on for as long as it can, then the next one does; if copies come late, the last warp
 // is the first. So warps that should wait for each other and do not are as far apart as they may be.
@@ -124,27 +143,28 @@ void run_block(int threads, int blocks, void (*kernel)(void*), void* operands) {
     cluster = {threads, threads, 0};
     work = kernel;
     given = operands;
-    fibers.clear();
-    fibers.resize(threads);
+    if ((int)fibers.size() != threads) fibers = std::vector<Fiber>(threads);
+    threadIdx = {0, 0, 0};
+    for (Fiber& fiber : fibers) {
+        fiber.done = false;
+        fiber.shuffles = fiber.of_cluster = 0;
+        fiber.open.clear();
+        fiber.groups.clear();
+    }
     live = threads;
     std::fill(arrived, arrived + BLOCK + 1, 0);
     std::fill(barriers, barriers + 64, Barrier());
-    for (Fiber& fiber : fibers) {
-        getcontext(&fiber.start);
-        fiber.start.uc_stack.ss_sp = fiber.stack.get();
-        fiber.start.uc_stack.ss_size = STACK;
-        makecontext(&fiber.start, entry, 0);
-    }
     const int warps = (threads + 31) / 32;
     for (bool any = true; any;) {
         any = false;
         for (int w = 0; w < warps; w++) {
-            const int first = 32 * (late ? warps - 1 - w : w), last = std::min(first + 32, threads);
+            const int first = 32 * (late ? warps - 1 - w : w);
+            last = std::min(first + 32, threads);
             for (long before = -1; before != moves;) {
                 before = moves;
-                for (int n = first; n < last; n++)
-                    if (!fibers[n].done) resume(n), any = true;
+                round_of_warp(first);
             }
+            for (int n = first; n < last; n++) any |= !fibers[n].done;
         }
     }
 }
