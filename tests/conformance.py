@@ -477,6 +477,16 @@ def _of_collocated() -> list[Entry]:
         Entry(
             "2d-collocated-step", flow.collocated_step, 2, (*[u] * 5, *[REAL] * 8), ("array",) * 2
         ),
+        *[
+            Entry(
+                f"2d-collocated-step-{kind}",
+                flow.collocated_step_with_change(kind),
+                2,
+                (*[u] * 5, *[REAL] * 8),
+                ("array", "array", kind),
+            )
+            for kind in ("sum", "max")
+        ],
         Entry("2d-mirrored-laplace", copied, 2, (u, u, REAL, *some)),
         Entry(
             "2d-mirrored-laplace-unequal",

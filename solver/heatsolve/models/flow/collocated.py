@@ -69,11 +69,12 @@ class CollocatedStep(RungeKutta):
         self.longest = self._machine.longest_pass(flow.pressure_sweep, self._q, self._given)
         self._plays_back = not problem.driven_in_time
         # By the length and the arrays of a step: the arrays of the pressure after the step, the
-        # newer first; its recorded beginning; and the recorded step, whole and behind a beginning.
+        # newer first; its recorded beginning; and the recorded step, whole and behind a beginning,
+        # with each accumulator of its change.
         # `_pressures`, by their first array: recorded sweeps.
         self._ends: dict[Any, tuple[Any, Any]] = {}
         self._beginnings: dict[Any, Callable[[], None]] = {}
-        self._plays: dict[Any, Callable[[], None]] = {}
+        self._plays: dict[Any, dict[Any, Callable[[], None]]] = {}
         self._pressures: dict[int, tuple[Callable[[], None], dict[str, Any]]] = {}
         self._part = Substep(time, 0.0, 0.0)
         self._first = 0
@@ -99,22 +100,21 @@ class CollocatedStep(RungeKutta):
             self._has_layers = True
         key, self._part = self._key(part), part
         begun, self._begun = self._begun == key, None
-        args = part, start, new, self._p, self._q, begun
+        args = part, start, new, self._p, self._q, begun, change
         if self._plays_back and key in self._ends:
-            if (key, begun) not in self._plays:
+            plays = self._plays.setdefault(key, {})
+            if (begun, change) not in plays:
                 work = partial(self._make_step, *args, self._find_pressure)
-                self._plays[key, begun] = self._machine.replayed(work, gated=False)
-            self._plays[key, begun]()
+                plays[begun, change] = self._machine.replayed(work, gated=False)
+            plays[begun, change]()
         else:
             while len(self._ends) >= MOST_KEPT:
                 oldest = next(iter(self._ends))
-                del self._ends[oldest]
-                self._beginnings.pop(oldest, None)
-                for each in (False, True):
-                    self._plays.pop((oldest, each), None)
+                for kept in (self._ends, self._beginnings, self._plays):
+                    kept.pop(oldest, None)
             self._ends[key] = self._make_step(*args, self._play_pressure)
         self._p, self._q = self._ends[key]
-        self._end_step(new, start, change)
+        self._take(new)
 
     def posted_measures(self, *besides: Accumulator) -> Measured:
         """As `Stepper.posted_measures`; a device begins a next step of this length while its host
@@ -157,6 +157,7 @@ class CollocatedStep(RungeKutta):
         p: Any,
         q: Any,
         begun: bool,
+        change: Accumulator | None,
         find_pressure: Callable[[Any, Any], tuple[Any, Any]],
     ) -> tuple[Any, Any]:
         """Find the pressure and the new velocities; `begun`: behind `_begin_step`.
@@ -175,8 +176,12 @@ class CollocatedStep(RungeKutta):
         weights = flow.collocated_weights(*map(dtype, (dt, rho, *problem.spacings)))
         advance = (*old, p, *forces, dt, nu, *map(float, weights))
 
+        out, point = tuple(new.values()), flow.collocated_step
+        if change is not None:
+            out, point = (*out, change), flow.collocated_step_with_change(change.kind)
+
         def sweep(region: Region) -> None:
-            problem.backend.sweep(flow.collocated_step, tuple(new.values()), region, *advance)
+            problem.backend.sweep(point, out, region, *advance)
 
         travel = [*new.values(), *([p] if halo.depth > 1 else [])]
         halo.sweep_and_exchange(sweep, *travel)

@@ -20,7 +20,7 @@ momentum. Its forms:
 from functools import cache
 from typing import Any
 
-from heatsolve.models.transport.equations import divergence
+from heatsolve.models.transport.equations import change_of, divergence
 from heatsolve.stencil.language import (
     ZERO,
     Mirrored,
@@ -82,6 +82,17 @@ def collocated_step(i, j, u, v, p, fx, fy, dt, nu, *weights):
         along_y = spread_y * (north - 2.0 * here + south)
         new.append(convected - gradient + nu * (along_x + along_y) + force[i, j] * dt)
     return tuple(new)
+
+
+@cache
+def collocated_step_with_change(kind: str) -> Point:
+    """`collocated_step`, and with it the change of u and v."""
+
+    def step(i, j, u, v, *arguments):
+        new = collocated_step(i, j, u, v, *arguments)
+        return *new, change_of((u[i, j], v[i, j]), new, kind)
+
+    return step
 
 
 def collocated_weights(dt: Any, rho: Any, dx: Any, dy: Any) -> tuple[Any, ...]:

@@ -28,8 +28,9 @@ Runge-Kutta stages are those of C.-W. Shu and S. Osher (J. Comput. Phys. 77 (198
 to 2.18): each is a mean of the field at the step's start and of a step of explicit Euler.
 """
 
+from collections.abc import Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from heatsolve.stencil.language import (
     ONE,
@@ -341,23 +342,27 @@ def speed_out(axis: int) -> Point:
     return speed
 
 
+def change_of(old: Sequence[Any], new: Sequence[Any], kind: str) -> Any:
+    """The change of quantities at a point: for a "sum" the sum of squares, for a "max" the largest
+    magnitude."""
+    total = every = 0.0
+    for before, after in zip(old, new, strict=True):
+        difference = after - before
+        every = every + difference
+        if kind == "sum":
+            total = total + difference * difference
+        else:
+            total = maximum(total, magnitude(difference))
+    # A maximum may lose a NaN.
+    return total if kind == "sum" else total + 0.0 * every
+
+
 @cache
 def changes(count: int, kind: str) -> Point:
-    """The change of `count` quantities; arguments: the old quantities, then the new ones.
-
-    For a "sum" the sum of squares, for a "max" the largest magnitude.
-    """
+    """`change_of` of `count` quantities; arguments: the old quantities, then the new ones."""
 
     def change(at, *args):
-        total = every = 0.0
-        for old, new in zip(args[:count], args[count:], strict=True):
-            difference = new[at] - old[at]
-            every = every + difference
-            if kind == "sum":
-                total = total + difference * difference
-            else:
-                total = maximum(total, magnitude(difference))
-        # A maximum may lose a NaN.
-        return total if kind == "sum" else total + 0.0 * every
+        old, new = ([array[at] for array in part] for part in (args[:count], args[count:]))
+        return change_of(old, new, kind)
 
     return change
