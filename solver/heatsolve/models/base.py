@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pkgutil import resolve_name
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -35,13 +35,14 @@ from heatsolve.stencil.expressions import evaluate, words
 from heatsolve.stencil.grid import WALLS, Grid, Region, slices
 from heatsolve.stencil.language import copy, largest_magnitude
 
+T = TypeVar("T")
 Drive = tuple[list[np.ndarray], list[np.ndarray]]
 """What walls give the fields, and the rates of sources: arrays of one process's block."""
 Fields = dict[str, Any]
 THICK_SLAB = 32
 """The least number of layers of a slab on a device."""
-MOST_PLAYS = 8
-"""The most recorded sweeps of a model."""
+MOST_RECORDED = 32
+"""The most recordings of the work of steps."""
 ROUNDING = 1e-6
 """The share of a step up to which a difference of times is rounding."""
 
@@ -163,6 +164,34 @@ class Stepper(ABC):
         self.finish()
 
 
+class Recordings:
+    """Work of steps that comes again: done at first, then recorded, and played back from then on.
+
+    A key names the work, with the numbers and the places of the arrays that a recording holds. The
+    oldest keys make room for new ones.
+    """
+
+    def __init__(self, sweeps: Sweeps):
+        self._sweeps = sweeps
+        self._results: dict[Any, Any] = {}
+        self._plays: dict[Any, Callable[[], None]] = {}
+
+    def make(self, key: Any, work: Callable[[], T], first: Callable[[], T] | None = None) -> T:
+        """Do the work of a key, at first in the way of `first`; return its result, which is always
+        the same."""
+        if key not in self._results:
+            while len(self._results) >= MOST_RECORDED:
+                oldest = next(iter(self._results))
+                del self._results[oldest]
+                self._plays.pop(oldest, None)
+            self._results[key] = (first or work)()
+        else:
+            if key not in self._plays:
+                self._plays[key] = self._sweeps.replayed(work, gated=False)
+            self._plays[key]()
+        return self._results[key]
+
+
 class RungeKutta(Stepper):
     """Stages of `transport.RUNGE_KUTTA` for fields of a problem, by their names.
 
@@ -203,11 +232,11 @@ class RungeKutta(Stepper):
             if array is not fields[name]:
                 self._model.backend.sweep(copy, fields[name], self._model.grid.everything, array)
 
-    def _end_step(self, new: Fields, before: Fields, change: Accumulator | None) -> None:
-        """Take the fields after the last stage as the newest fields; add their change."""
-        self._take(new)
-        if change is not None:
-            self._add_change(new, before, change)
+    @property
+    def _places(self) -> tuple[int, ...]:
+        """The places of the arrays of all fields, in the order in which a step takes them."""
+        every = (self._now, *self._others, self._old)
+        return tuple(id(next(iter(fields.values()), None)) for fields in every)
 
     def _add_change(self, new: Fields, before: Fields, change: Accumulator) -> None:
         """Add the change of the fields in a step."""
@@ -592,7 +621,7 @@ class MultiFieldModel(Model):
         self._largest_at_walls: dict[str, float] = {}
         self._forces: list[float] | None = None
         """The accelerations by sources, once they are known; new at each time if sources vary."""
-        self._plays: dict[tuple[Any, ...], Callable[[], None] | None] = {}
+        self._recordings = Recordings(self.sweeps)
         """Recorded sweeps, by a name and by the arrays that they read; None: they ran once."""
 
     @classmethod
@@ -825,16 +854,7 @@ class MultiFieldModel(Model):
 
     def play(self, name: str, arrays: Sequence[Any], work: Callable[[], None]) -> None:
         """Make sweeps of these arrays, from the second time on by playing them back."""
-        key = name, *map(id, arrays)
-        if key not in self._plays:  # now the sweeps allocate the arrays that they need
-            if len(self._plays) == MOST_PLAYS:  # a march has two or three sets of arrays
-                self._plays.clear()
-            self._plays[key] = None
-            work()
-            return
-        play = self._plays[key] or self.sweeps.replayed(work, False)
-        self._plays[key] = play
-        play()
+        self._recordings.make((name, *map(id, arrays)), work)
 
     def speed_sweep(self, fields: Mapping[str, Any], largest: Accumulator) -> PointSweep:
         """The sweep that adds the magnitudes of all velocities to `largest`, without the low faces;

@@ -6,15 +6,20 @@ from typing import Any
 
 from heatsolve.backends import Accumulator, Backend, Region
 from heatsolve.case.case import Case
-from heatsolve.models.base import Measured, MultiFieldModel, Row, RungeKutta, Stepper, Substep
+from heatsolve.models.base import (
+    Measured,
+    MultiFieldModel,
+    Recordings,
+    Row,
+    RungeKutta,
+    Stepper,
+    Substep,
+)
 from heatsolve.models.flow import equations as flow
 from heatsolve.models.flow.case import equation
 from heatsolve.models.grid import mirrors
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.stencil.grid import Grid
-
-MOST_KEPT = 16
-"""Steps that are kept for playing back; the oldest make room for steps of other lengths."""
 
 
 class Collocated(MultiFieldModel):
@@ -68,19 +73,14 @@ class CollocatedStep(RungeKutta):
         self._given = (self._b, *weights, *walls)
         self.longest = self._machine.longest_pass(flow.pressure_sweep, self._q, self._given)
         self._plays_back = not problem.driven_in_time
-        # By the length and the arrays of a step: the arrays of the pressure after the step, the
-        # newer first; its recorded beginning; and the recorded step, whole and behind a beginning,
-        # with each accumulator of its change.
-        # `_pressures`, by their first array: recorded sweeps.
-        self._ends: dict[Any, tuple[Any, Any]] = {}
-        self._beginnings: dict[Any, Callable[[], None]] = {}
-        self._plays: dict[Any, dict[Any, Callable[[], None]]] = {}
-        self._pressures: dict[int, tuple[Callable[[], None], dict[str, Any]]] = {}
+        self._recordings = Recordings(self._machine)
         self._part = Substep(time, 0.0, 0.0)
         self._first = 0
         """The number of sweeps that `_begin_step` makes."""
         self._begun: Any = None
-        """The key of a step whose beginning has been made."""
+        """The length and the arrays of a step whose beginning has been made."""
+        self._comes_again = False
+        """Whether the last two steps have one length."""
         self._has_layers = False
         """Whether all layers of neighbours are there, as each step leaves them."""
 
@@ -88,44 +88,33 @@ class CollocatedStep(RungeKutta):
     def fields(self) -> dict[str, Any]:  # type: ignore[override]
         return {**self._now, "pressure": self._p}
 
-    def _key(self, part: Substep) -> tuple[float, int, int]:
-        """The length of a step and the places of its arrays."""
-        (new,) = self._others
-        return part.length, id(self._p), id(next(iter(new.values())))
-
     def _advance(self, part: Substep, change: Accumulator | None) -> None:
         start, (new,) = self._now, self._others
         if not self._has_layers:
             self.problem.halo.exchange(*start.values(), self._p)
             self._has_layers = True
-        key, self._part = self._key(part), part
+        key = part.length, id(self._p), *self._places
         begun, self._begun = self._begun == key, None
+        self._comes_again, self._part = part.length == self._part.length, part
         args = part, start, new, self._p, self._q, begun, change
-        if self._plays_back and key in self._ends:
-            plays = self._plays.setdefault(key, {})
-            if (begun, change) not in plays:
-                work = partial(self._make_step, *args, self._find_pressure)
-                plays[begun, change] = self._machine.replayed(work, gated=False)
-            plays[begun, change]()
+        work, first = (
+            partial(self._make_step, *args, way)
+            for way in (self._find_pressure, self._play_pressure)
+        )
+        if self._plays_back:
+            self._p, self._q = self._recordings.make(("step", begun, change, *key), work, first)
         else:
-            while len(self._ends) >= MOST_KEPT:
-                oldest = next(iter(self._ends))
-                for kept in (self._ends, self._beginnings, self._plays):
-                    kept.pop(oldest, None)
-            self._ends[key] = self._make_step(*args, self._play_pressure)
-        self._p, self._q = self._ends[key]
+            self._p, self._q = first()
         self._take(new)
 
     def posted_measures(self, *besides: Accumulator) -> Measured:
-        """As `Stepper.posted_measures`; a device begins a next step of this length while its host
-        waits for the values."""
-        read, key = super().posted_measures(*besides), self._key(self._part)
-        if self._machine.backend.on_device and self._machine.replays and key in self._ends:
-            if key not in self._beginnings:
-                work = partial(self._begin_step, self._part, self._now, self._p, self._q)
-                self._beginnings[key] = self._machine.replayed(work, gated=False)
-            self._beginnings[key]()
-            self._begun = key
+        """As `Stepper.posted_measures`; a device begins the next step while its host waits for the
+        values, if the last two steps have one length."""
+        read, queued = super().posted_measures(*besides), self._machine.backend.on_device
+        if queued and self._machine.replays and self._plays_back and self._comes_again:
+            self._begun = self._part.length, id(self._p), *self._places
+            work = partial(self._begin_step, self._part, self._now, self._p, self._q)
+            self._recordings.make(("begin", *self._begun), work)
         return read
 
     def _begin_step(self, part: Substep, start: dict[str, Any], p: Any, q: Any) -> None:
@@ -204,16 +193,8 @@ class CollocatedStep(RungeKutta):
 
     def _play_pressure(self, p: Any, q: Any) -> tuple[Any, Any]:
         """As `_find_pressure`, played back: for a step whose length may not come again."""
-        if id(p) not in self._pressures:
-            ends: dict[str, Any] = {}
-
-            def work() -> None:
-                ends["both"] = self._find_pressure(p, q)
-
-            self._pressures[id(p)] = self._machine.replayed(work, gated=False), ends
-        play, ends = self._pressures[id(p)]
-        play()
-        return ends["both"]
+        work = partial(self._find_pressure, p, q)
+        return self._recordings.make(("pressure", id(p)), work)
 
     def finish(self) -> None:
         problem = self.problem

@@ -2,14 +2,22 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from heatsolve.backends import Accumulator, Backend
 from heatsolve.case.case import Case
-from heatsolve.models.base import Fields, MultiFieldModel, Row, RungeKutta, Stepper, Substep
+from heatsolve.models.base import (
+    Fields,
+    MultiFieldModel,
+    Recordings,
+    Row,
+    RungeKutta,
+    Stepper,
+    Substep,
+)
 from heatsolve.models.transport import equations as transport
 from heatsolve.parallel.ranks import Ranks
 from heatsolve.stencil.expressions import evaluate, words
@@ -231,7 +239,7 @@ class StagedSteps(RungeKutta):
         self.problem: Staged = problem
         self._before = step
         """The length of the step before (s): the first step from a time on sets a box again."""
-        self._point = problem.stage()
+        self._point, self._recordings = problem.stage(), Recordings(problem.sweeps)
         self._slopes = [
             (number, name, [backend.zeros(grid.shape) for _ in range(each)])
             for each in [transport.SLOPES.get(case.model.convection, 0)]
@@ -255,9 +263,17 @@ class StagedSteps(RungeKutta):
         return super().speeds(*times)
 
     def _advance(self, part: Substep, change: Accumulator | None) -> None:
-        problem, start = self.problem, self._now
-        problem.stamp(start, part.start, self._before)
+        self.problem.stamp(self._now, part.start, self._before)
         self._before = part.length
+        work = partial(self._make_stages, part, change)
+        if self.problem.driven_in_time:
+            self._take(work())
+        else:
+            self._take(self._recordings.make((part.length, change, *self._places), work))
+
+    def _make_stages(self, part: Substep, change: Accumulator | None) -> Fields:
+        """Make all stages of a step, and add its change; return the new fields."""
+        problem, start, new = self.problem, self._now, self._now
         for stage, new, now in self._each_stage(change):
             time = part.start + stage.begin * part.length
             problem.write_walls(now, time)
@@ -266,7 +282,9 @@ class StagedSteps(RungeKutta):
             args = (*args, *slopes, *problem.wall_lines, stage.a, stage.b, part.length)
             out, interior = tuple(new.values()), problem.grid.interior
             problem.backend.sweep(self._point, out, interior, *args, *problem.numbers)
-        self._end_step(new, start, change)
+        if change is not None:
+            self._add_change(new, start, change)
+        return new
 
     def _find_slopes(self, fields: dict[str, Any]) -> list[Any]:
         """The slopes of all quantities, in the order of `transport.stage`."""
