@@ -1,5 +1,6 @@
 """When an iteration is at its end, for residuals that fall as they are told."""
 
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -111,6 +112,49 @@ def test_a_residual_at_rounding_level_may_tell_nothing(length, method, relative,
     assert result.exit_code == (ExitCode.NOT_CONVERGED if lost else ExitCode.DONE)
     if lost:
         assert result.outcome.ending == "lost"
+
+
+@pytest.mark.parametrize("method", ["multigrid", "mgcg", "fft"])
+@pytest.mark.parametrize(("tolerance", "source"), [("1e-320", "1e20"), ("1e-300", "1e30")])
+def test_the_smallest_tolerance_asks_for_the_rounding_level(method, tolerance, source, tmp_path):
+    """Its quotient with the norm is 0."""
+    solver = f"method = '{method}'\nrelative = false\ntolerance = {tolerance}"
+    text = case_text("cells = [20, 20]", "vvvv", source, solver)
+    result = run(parse(text, "case"), "numpy", tmp_path / "case.h5")
+    assert result.outcome.ending == "rounding"
+
+
+@pytest.mark.parametrize(
+    ("norms", "count"),
+    [
+        ([1.0], math.inf),
+        ([1.0, 2e-2], 5),
+        ([1.0, 1e-9], 1),
+        ([1.0, 0.6], math.inf),
+        ([1e-2, 1.0], math.inf),
+        ([1.0, 0.0], math.inf),
+        ([1.0, math.nan], math.inf),
+    ],
+)
+def test_the_checks_to_come_follow_from_the_last_fall(norms, count):
+    """For a tolerance of 1e-10. Before two norms nobody asks for the tolerance itself."""
+    asked = []
+
+    class Told:
+        fixed = False
+
+        @property
+        def threshold(self):
+            asked.append(True)
+            return 1e-10
+
+    method = Recurrence(0.5)
+    test = ConvergenceTest(method, Told())
+    test.history["residual"] = norms
+    assert test.checks_to_come() == count
+    assert len(asked) == (len(norms) > 1)
+    method.reduces_smooth_errors = False
+    assert test.checks_to_come() == math.inf and len(asked) == (len(norms) > 1)
 
 
 def test_nobody_looks_while_a_residual_falls_fast():

@@ -357,8 +357,9 @@ def iterating(
             backend.sync()
             done = until
             continue
-        wanted, to_come = min(expected - done, backend.lookahead), test.checks_to_come()
+        wanted = min(expected - done, backend.lookahead)
         if done >= expected:
+            to_come = test.checks_to_come()
             # All devices must queue the same work where they exchange ghosts in their own queues.
             grows = done and ahead < min(to_come, backend.lookahead)
             if grows and all(ranks.gather(short)):

@@ -389,15 +389,19 @@ class ConvergenceTest:
         return min(wanted, until_floor, method.checks_without_fall - state.without_fall)
 
     def checks_to_come(self) -> float:
-        """The checks to the tolerance if each lowers the norm as the last one did; infinity if that
-        is unknown, or if the method makes no such steps."""
-        limit, last = self._criterion.threshold, self.history["residual"][-2:]
-        if not self._method.reduces_smooth_errors or len(last) < 2 or self._criterion.fixed:
+        """The checks to the tolerance if each lowers the norm as the last one did.
+
+        It is infinity where that is unknown: before two checks, behind a norm that did not fall,
+        and for methods that leave smooth errors, whose norms fall unevenly.
+        """
+        last, smooth = self.history["residual"][-2:], self._method.reduces_smooth_errors
+        if not smooth or len(last) < 2 or self._criterion.fixed:
             return math.inf
-        before, norm = last
-        if not 0.0 < limit < norm < before < math.inf:
+        (before, norm), limit = last, self._criterion.threshold  # which a device may have to find
+        if not 0.0 < limit < norm < FAST * before < math.inf:
             return math.inf
-        return max(1, math.ceil(math.log(limit / norm) / math.log(norm / before)))
+        falls = math.log(norm) - math.log(before), math.log(limit) - math.log(norm)
+        return max(1, math.ceil(falls[1] / falls[0]))
 
     def ends_without_floor(self, count: int) -> bool:
         """Whether no rounding level is due at the last of the next `count` checks: the host finds

@@ -76,7 +76,7 @@ class CollocatedStep(RungeKutta):
         self._recordings = Recordings(self._machine)
         self._part = Substep(time, 0.0, 0.0)
         self._first = 0
-        """The number of sweeps that `_begin_step` makes."""
+        """The number of sweeps that `_begin_step` makes, always the same."""
         self._begun: Any = None
         """The length and the arrays of a step whose beginning has been made."""
         self._comes_again = False
@@ -108,8 +108,11 @@ class CollocatedStep(RungeKutta):
         self._take(new)
 
     def posted_measures(self, *besides: Accumulator) -> Measured:
-        """As `Stepper.posted_measures`; a device begins the next step while its host waits for the
-        values, if the last two steps have one length."""
+        """As `Stepper.posted_measures`; a device begins the next step while its host waits.
+
+        It does so if nothing depends on time, and if the last two steps have one length. The next
+        step begins anew if it has another length, or if its fields were moved for a frame.
+        """
         read, queued = super().posted_measures(*besides), self._machine.backend.on_device
         if queued and self._machine.replays and self._plays_back and self._comes_again:
             self._begun = self._part.length, id(self._p), *self._places
@@ -151,8 +154,8 @@ class CollocatedStep(RungeKutta):
     ) -> tuple[Any, Any]:
         """Find the pressure and the new velocities; `begun`: behind `_begin_step`.
 
-        The neighbours' layers are exchanged at the end, while the last sweep goes on. Return the
-        arrays of the pressure, the newer first.
+        The neighbours' layers are exchanged at the end, while the last sweep goes on where the halo
+        can. Return the arrays of the pressure, the newer first.
         """
         problem, halo = self.problem, self.problem.halo
         dt, rho, nu = part.length, problem.density, problem.case.model.viscosity
