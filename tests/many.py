@@ -40,8 +40,9 @@ SOME = (
 )  # fmt: skip
 """Texts that two processes always run: each model, at little cost."""
 SOME_PASSES = ("cells, values, jacobi", "torus, jacobi")
-SOME_LEVELS = (0, 9, 18, 21)
-"""Of every third text of levels: mixed precision, a nested pass, a stretched grid, one in space."""
+SOME_LEVELS = (0, 9, 18, 21, 30)
+"""Of every third text of levels: mixed precision, a nested pass, a stretched grid, one in
+space, a ring."""
 SOME_RESTARTS = (
     "nodes, values, sor", "crank-nicolson", "nodes, advective transport", "heated, staggered",
 )  # fmt: skip
@@ -301,6 +302,8 @@ LEVELS = {
     "3D nodes": ("nodes = [26, 27, 21]", "vgrvgv"),
     "3D cells": ("cells = [25, 20, 31]", "vgrvgv"),
     "1D": ("nodes = [98]", "vr"),
+    "cells, a ring": ("cells = [40, 48]\nperiodic = ['y']", "rv--"),
+    "3D cells, a ring": ("cells = [20, 18, 24]\nperiodic = ['z']", "rvgv--"),
 }
 CONDUCTIVITIES = {"even": "1", "smooth": "1 + x", "jump": "where(x < 0.4, 100, 1)"}
 

@@ -525,7 +525,10 @@ class Prolongation:
 
     def _ghosts_of(self, axis: int, source: Any) -> "Ghosts":
         axes = self._transfer.axes
-        walls = [other for other in axes if other < axis]  # axes that are interpolated later
+        # Axes that are interpolated later; a ghost of a periodic axis has the value of its image.
+        walls = [
+            o for o, each in axes.items() if o < axis and not each.coarsening.fine.axis.periodic
+        ]
         exchange = self._across(axis, source.shape)
         return Ghosts(self._transfer.backend, axes[axis], axis, source, exchange, walls)
 
