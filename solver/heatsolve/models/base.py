@@ -252,7 +252,7 @@ class RungeKutta(Stepper):
 
     def _take(self, fields: Fields) -> None:
         """Take these fields as the newest; steps may now overwrite the arrays before."""
-        if fields is self._now:
+        if all(array is self._now[name] for name, array in fields.items()):
             return
         if len(self._stages) == 1:
             self._others = [self._now]
@@ -622,7 +622,6 @@ class MultiFieldModel(Model):
         self._forces: list[float] | None = None
         """The accelerations by sources, once they are known; new at each time if sources vary."""
         self._recordings = Recordings(self.sweeps)
-        """Recorded sweeps, by a name and by the arrays that they read; None: they ran once."""
 
     @classmethod
     def dry_run(cls, case: Case, backend: Backend) -> Self:
