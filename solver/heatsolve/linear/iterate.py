@@ -357,8 +357,9 @@ def iterating(
             backend.sync()
             done = until
             continue
-        wanted = min(expected - done, backend.lookahead)
-        if done >= expected:
+        if done < expected:
+            wanted = min(expected - done, backend.lookahead)
+        else:
             to_come = test.checks_to_come()
             # All devices must queue the same work where they exchange ghosts in their own queues.
             grows = done and ahead < min(to_come, backend.lookahead)

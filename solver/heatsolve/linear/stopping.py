@@ -253,8 +253,8 @@ class Criterion:
         system, grid, backend = self._system, self._system.grid, self._system.backend
         bare = backend.zeros(grid.shape) if scratch is None else scratch
         for number, axis in enumerate(grid.axes):
-            for side, at_wall in enumerate(axis.at_ends):
-                if at_wall and not axis.periodic:  # other ghosts are 0, as the unknowns are
+            for side, at_wall in enumerate(axis.at_walls):
+                if at_wall:  # other ghosts are 0, as the unknowns are
                     backend.sweep(copy, bare, grid.ghost(number, side), u)
         accumulator = backend.accumulator(self.kind)
         args = bare, system.b, *system.coefficients

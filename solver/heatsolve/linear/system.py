@@ -480,7 +480,13 @@ class Method(ABC):
         self.residual_norm(0, into)
         for norm in of_b:
             self.system.norm_of_b(norm)
-        return self.system.backend.values([into, *of_b])
+        read = self.system.backend.posted_values([into, *of_b])
+        self.begin_ahead()
+        return read()
+
+    def begin_ahead(self) -> None:
+        """Let a device begin the first iteration while its host waits for the first values; by
+        default it does not."""
 
     def confirm(self, steps: int, kind: str) -> float:
         """Go on from the true residual, and return its sum of squares or its largest magnitude.

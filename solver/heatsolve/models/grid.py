@@ -42,8 +42,7 @@ def walls_of(case: Case, grid: Grid, field: str = "temperature") -> Iterator[Wal
     """The walls at which a grid, or a block of one, ends, and where a field has a condition."""
     for number, axis in enumerate(grid.axes):
         for side, name in enumerate(WALLS[axis.name]):
-            at_end = not axis.periodic and axis.at_ends[side]
-            if at_end and (condition := case.condition(field, name)) is not None:
+            if axis.at_walls[side] and (condition := case.condition(field, name)) is not None:
                 yield Wall(number, side, name, condition)
 
 

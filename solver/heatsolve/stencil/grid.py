@@ -119,6 +119,12 @@ class Axis:
         return first == 0, stop == self.all_unknowns
 
     @property
+    def at_walls(self) -> tuple[bool, bool]:
+        """Whether this process's block reaches a wall at the low and at the high end."""
+        low, high = self.at_ends
+        return low and not self.periodic, high and not self.periodic
+
+    @property
     def spacing(self) -> float:
         return (self.upper - self.lower) / self.intervals
 
@@ -128,9 +134,8 @@ class Axis:
 
         Its control volume is then half a cell.
         """
-        on_wall = self.on_nodes and not self.periodic
-        low, high = self.at_ends
-        return (on_wall and low and not self.fixed[0], on_wall and high and not self.fixed[1])
+        low, high = (self.on_nodes and at_wall for at_wall in self.at_walls)
+        return low and not self.fixed[0], high and not self.fixed[1]
 
     def number(self, index: int) -> int:
         """The array index of the point that the case counts as `index` (from 0)."""
@@ -154,9 +159,9 @@ class Axis:
     @property
     def stored(self) -> tuple[int, int]:
         """The array indices of the points that this process writes: its share of all points."""
-        low, high = self.at_ends
-        first = self.number(0) if low and not self.periodic else self.own[0]
-        return first, self.number(self.points) if high and not self.periodic else self.own[1]
+        low, high = self.at_walls
+        first = self.number(0) if low else self.own[0]
+        return first, self.number(self.points) if high else self.own[1]
 
     @property
     def stored_at(self) -> tuple[int, int]:

@@ -90,14 +90,11 @@ class Multigrid(Pairwise):
             self._play(self._end_first, *self._arrays_of(number))
         elif norm is not None and norm.in_descent and norm.descended_after != number:
             # The norm of the initial residual is not needed.
-            assert isinstance(self._finest, FusedLevel)
-            along = self._copy_in(number)
-            u, other = self._arrays_of(number)
-            descend: Callable[..., Any] = self._finest.descend
-            arrays: tuple[Any, ...] = (u, other, *along)
+            along, arrays = self._copy_in(number), self._arrays_of(number)
+            descend: Callable[..., Any] = self._fused.descend
             if number == 0 and self._begins_with_layers:
-                assert self._overlapped is not None
-                descend, arrays = self._overlapped.descend_after_bringing, (u, other)
+                descend, along = self._fused.descend_after_bringing, ()
+            arrays = (*arrays, *along)
             key = "whole cycle", descend.__name__, *map(id, arrays)
             self.play(key, partial(self._whole_cycle, descend, *arrays))
         else:
@@ -122,50 +119,44 @@ class Multigrid(Pairwise):
 
     def _cycle(self, u: Any, other: Any) -> None:
         """A cycle; if the descent adds the norm, from behind its own to that of the next cycle."""
-        level = self._finest
         if self._norm is None or not self._norm.in_descent:
-            level.cycle(u, other, self._cycle_index)
+            self._finest.cycle(u, other, self._cycle_index)
             return
-        assert isinstance(level, FusedLevel)
-        level.solve_next(self._cycle_index, u)
-        self._end(level, u, u, other)
+        self._fused.solve_next(self._cycle_index, u)
+        self._end(u, u, other)
 
     def _whole_cycle(self, descend: Callable[..., Any], u: Any, other: Any, *along: Any) -> None:
         """A cycle with its own descent, and the descent of the next cycle, which adds the norm."""
-        level = self._finest
-        assert isinstance(level, FusedLevel)
         descend(u, other, *along)
-        level.solve_next(self._cycle_index)
-        self._end(level, u, u, other)
+        self._fused.solve_next(self._cycle_index)
+        self._end(u, u, other)
 
     def _begin_first(self, u: Any, other: Any) -> None:
         """The first half of the first cycle, where the layers of neighbours are there."""
-        level = self._finest
-        assert isinstance(level, FusedLevel)
-        if self._overlapped is not None:
-            self._overlapped.descend_after_bringing(u, other)
-        else:
-            level.descend(u, other)
-        level.solve_next(self._cycle_index)
+        self._fused.descend_after_bringing(u, other)
+        self._fused.solve_next(self._cycle_index)
 
     def _end_first(self, u: Any, other: Any) -> None:
         """The second half of the first cycle."""
-        level = self._finest
-        assert isinstance(level, FusedLevel)
-        self._end(level, other if level.smoother.before else u, u, other)
+        self._end(other if self._fused.smoother.before else u, u, other)
 
-    def _end(self, level: FusedLevel, smoothed: Any, u: Any, other: Any) -> None:
+    def _end(self, smoothed: Any, u: Any, other: Any) -> None:
         """Ascend; if the descent adds the norm, descend at once to the next cycle."""
-        result = level.end_cycle(smoothed, u, other)
+        result = self._fused.end_cycle(smoothed, u, other)
         if self._norm is not None and self._norm.in_descent:
-            level.descend_with_norm(result)
+            self._fused.descend_with_norm(result)
+
+    @property
+    def _fused(self) -> FusedLevel:
+        """The finest level, where its passes add the norm or begin the first cycle."""
+        assert isinstance(self._finest, FusedLevel)
+        return self._finest
 
     def _descend(self, steps: int, norm: "FusedNorm") -> None:
         """Make the descent of cycle `steps`, which adds the norm of the residual before it."""
         norm.forget()
         along = self._copy_in(steps)
-        assert isinstance(self._finest, FusedLevel)
-        self._play(self._finest.descend_with_norm, self._newest(steps), *along)
+        self._play(self._fused.descend_with_norm, self._newest(steps), *along)
         norm.descended_after = norm.valid_after = steps
 
     def _solve(self) -> None:
@@ -195,23 +186,18 @@ class Multigrid(Pairwise):
         level = self.system if self._overlapped is None else self._overlapped
         self._add_norm(level.residual_norm, self._newest(steps), into)
 
-    def first_values(self, into: Accumulator, *of_b: Accumulator) -> list[float]:
-        """As `Method.first_values`; a device begins the first cycle while its host waits."""
-        self.residual_norm(0, into)
-        for norm in of_b:
-            self.system.norm_of_b(norm)
-        read = self.system.backend.posted_values([into, *of_b])
+    def begin_ahead(self) -> None:
         queued = self.system.backend.on_device and self.system.replays
-        level, arrays = self._finest, self._arrays_of(0)
-        if queued and isinstance(level, FusedLevel) and not self._nested:
-            # Where the norm came from a descent, it is the descent of the first cycle.
-            if self._norm is not None and self._norm.descended_after == 0:
-                u = arrays[0]
-                self.play(("next level", id(u)), partial(level.solve_next, self._cycle_index, u))
-            else:
-                self._play(self._begin_first, *arrays)
-            self._is_begun = True
-        return read()
+        if not queued or not isinstance(self._finest, FusedLevel) or self._nested:
+            return
+        u, other = self._arrays_of(0)
+        # Where the norm came from a descent, it is the descent of the first cycle.
+        if self._norm is not None and self._norm.descended_after == 0:
+            work = partial(self._finest.solve_next, self._cycle_index, u)
+            self.play(("next level", id(u)), work)
+        else:
+            self._play(self._begin_first, u, other)
+        self._is_begun = True
 
     def _copy_in(self, steps: int) -> tuple[Any, ...]:
         """Copy u after these steps, and b, into the arrays of an overlapped finest level, unless

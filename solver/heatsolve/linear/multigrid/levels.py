@@ -451,6 +451,10 @@ class FusedLevel(SweptLevel):
         return self._legs.fuse_norm(norm, restricts)
 
     def descend(self, u: Any, other: Any) -> Any:
+        return self.descend_after_bringing(u, other)
+
+    def descend_after_bringing(self, u: Any, other: Any) -> Any:
+        """`descend`, where all layers of the neighbours are there."""
         result = other if self.smoother.before else u
         self.passes["descend"](result, u)
         return result

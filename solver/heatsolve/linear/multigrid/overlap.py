@@ -338,10 +338,6 @@ class OverlappedLevel(FusedLevel):
         self.bring(u, *along)
         return super().descend(u, other)
 
-    def descend_after_bringing(self, u: Any, other: Any) -> Any:
-        """As `descend`, where the layers are there."""
-        return super().descend(u, other)
-
     def descend_with_norm(self, u: Any, *along: Any) -> None:
         if self._nearest is None or along:
             self.bring(u, *along)

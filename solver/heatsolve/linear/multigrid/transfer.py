@@ -526,9 +526,8 @@ class Prolongation:
     def _ghosts_of(self, axis: int, source: Any) -> "Ghosts":
         axes = self._transfer.axes
         # Axes that are interpolated later; a ghost of a periodic axis has the value of its image.
-        walls = [
-            o for o, each in axes.items() if o < axis and not each.coarsening.fine.axis.periodic
-        ]
+        later = [(number, along) for number, along in axes.items() if number < axis]
+        walls = [number for number, along in later if not along.coarsening.fine.axis.periodic]
         exchange = self._across(axis, source.shape)
         return Ghosts(self._transfer.backend, axes[axis], axis, source, exchange, walls)
 

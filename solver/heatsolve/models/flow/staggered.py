@@ -163,7 +163,7 @@ class Staggered(MultiFieldModel):
             number = self.components.index(name)
             axis = self.grid.axes[number]
             low, high = region[number]
-            if not axis.periodic and axis.at_ends[1]:
+            if axis.at_walls[1]:
                 region = replaced(region, number, (low, high - 1))
         return region
 
@@ -300,7 +300,7 @@ class Staggered(MultiFieldModel):
         line = np.full(axis.unknowns + 2, share)
         line[0] = 0.0
         for side, index in enumerate((1, -1)):
-            if not axis.periodic and axis.at_ends[side]:
+            if axis.at_walls[side]:
                 line[index] = 2.0 * share if (number, side) in self.open_ends else 0.0
         return line
 
