@@ -2,6 +2,7 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <vector>
 
@@ -76,6 +77,19 @@ static void meet(int group, int count) {
     while (turn[group] == mine) yield();
 }
 void __syncthreads() { meet(BLOCK, live); }
+bool __syncthreads_or(bool condition) {
+    static int votes, counted;
+    votes += condition;
+    __syncthreads();
+    const bool any = votes;
+    if (++counted == live) votes = counted = 0;
+    __syncthreads();
+    return any;
+}
+uint64_t nanoseconds_now() {
+    yield();  // who asks for the time waits for something
+    return std::chrono::steady_clock::now().time_since_epoch().count();
+}
 int block_of_cluster() { return now / of_block; }
 void arrive_at_cluster() {
     fibers[now].of_cluster = cluster.turn;

@@ -30,7 +30,12 @@ void begin_copy(unsigned to, const void* from, int bytes);
 void close_group();
 void await_groups(int all_but);
 void __syncthreads();
+bool __syncthreads_or(bool condition);
 void __syncwarp();
+inline void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+inline void __trap() { __builtin_trap(); }
+uint64_t nanoseconds_now();
+template <typename V> V __ldcg(const V* from) { return *from; }
 
 template <typename V> V min(V a, V b) { return b < a ? b : a; }
 template <typename V> V max(V a, V b) { return a < b ? b : a; }
@@ -69,7 +74,7 @@ inline long long __double_as_longlong(double v) { long long r; memcpy(&r, &v, 8)
 inline double __longlong_as_double(long long v) { double r; memcpy(&r, &v, 8); return r; }
 inline int __double2loint(double v) { return (int)__double_as_longlong(v); }
 inline int __double2hiint(double v) { return (int)(__double_as_longlong(v) >> 32); }
-template <typename A> void atomicAdd(A* to, A v) { *to += v; }
+template <typename A> A atomicAdd(A* to, A v) { return (*to += v) - v; }
 template <typename A> void atomicMin(A* to, A v) { *to = min(*to, v); }
 template <typename A> void atomicMax(A* to, A v) { *to = max(*to, v); }
 

@@ -50,7 +50,10 @@ extern "C" void launch(
 }
 """
 HERE = Path(__file__).parent
-OPTIONS = ["-std=c++17", "-w", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing", f"-I{HERE}"]
+TIMER = 'asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));'
+# Kernels of one process may stand for several GPUs: they share no variable, unique ones neither.
+OPTIONS = ["-std=c++17", "-w", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing",
+           "-fno-gnu-unique", f"-I{HERE}"]  # fmt: skip
 
 
 def compiled(kind, source, *options):
@@ -97,7 +100,7 @@ def library(source):
     parameters = [" ".join(p.split()) for p in signature.split(",")]
     names = [p.split()[-1].lstrip("*") for p in parameters]
     cluster, own = "__cluster_dims__" in source, "unsigned char* const shared = of_blocks[block]"
-    text = source.replace(cuda_text("ptx.cuh"), "")
+    text = source.replace(cuda_text("ptx.cuh"), "").replace(TIMER, "now = nanoseconds_now();")
     if cluster:  # each block has a memory of its own
         text = text.replace("extern __shared__ __align__(16) unsigned char shared[]", own)
     text = text.replace("extern __shared__ __align__(16) unsigned char", "extern unsigned char")

@@ -114,8 +114,9 @@ class SimulatedBackend(DeviceBackend, HostBackend):
         return {"merge": self._merge, "post": self._post}[name]
 
     def _post(self, launch, args):
-        numbers, count, host = args
+        numbers, count, cleared, host = args
         host[:] = numbers[:count]
+        numbers[:cleared] = 0
 
     def _merge(self, launch, args):
         register, copies, gate, row = args
@@ -219,7 +220,7 @@ def compare_copies(device):
 class Mirror:
     """A link to another process that has the same values."""
 
-    size, replays, records_alone = 2, True, False
+    size, replays, peer_table = 2, True, None
 
     def gather(self, mine, all_of_them):
         all_of_them.reshape(self.size, -1)[:] = mine

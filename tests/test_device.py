@@ -119,8 +119,11 @@ def test_values_are_posted_by_way_of_memory_that_serves_again():
     registers = [device.integers(width) for _ in range(2)]
     first = [Accumulator("sum", register, device) for register in registers]
     again = [Accumulator("max", register, device) for register in registers]
+    given = []
+    device._check_kernels["merge_several"] = lambda launch, args: given.append(args)
     posted = device._posted_of(first)
-    table, _ = posted.post.args[1]
+    posted.post()
+    (table, *_), *_ = given
     assert table.tolist() == [register.ctypes.data for register in registers]
     assert device._posted_of(again) is posted
     assert device._posted_of(first[1:]) is not posted
@@ -149,7 +152,7 @@ def test_values_of_linked_devices_are_posted_with_the_rows_of_all():
     link = SimpleNamespace(
         size=3,
         replays=True,
-        records_alone=False,
+        peer_table=None,
         gather=lambda own, of_all: gathered.append((own.size, of_all.size)),
     )
     device.join(lambda rows: pytest.fail("a message"), link)
@@ -164,6 +167,26 @@ def test_values_of_linked_devices_are_posted_with_the_rows_of_all():
     alone = np.zeros(sums.WIDTH, np.int64)
     sums.add_block(terms[:, 0], alone)
     assert read() == [sums.sum_of(alone), terms[:, 1].max()]
+
+
+def test_kernels_with_a_table_of_peers_exchange_what_they_post():
+    """Few blocks at a time, because a block waits for a block of each peer."""
+    device, width, given = Silent(), SPREAD * sums.WIDTH, []
+    link = SimpleNamespace(size=3, peer_table="table", most_registers=5)
+    device.join(lambda rows: pytest.fail("a message"), link)
+    device._check_kernels["merge_several"] = lambda launch, args: given.append((launch.grid, args))
+    registers = [device.integers(width) for _ in range(8)]
+    read = device.posted_values([Accumulator("max", each, device) for each in registers])
+    (posted,) = device._posted.values()
+    assert [grid for grid, _ in given] == [(5, 1, 1), (3, 1, 1)]
+    addresses = np.concatenate([table for _, (table, *_) in given])
+    assert addresses.tolist() == [register.ctypes.data for register in registers]
+    rows = [int(to) - posted.readback.ctypes.data for _, (_, to, _) in given]
+    assert rows == [0, 5 * sums.WIDTH * 8]
+    assert all(peers == "table" for _, (_, _, peers) in given)
+    for number, row in enumerate(posted.readback.reshape(-1, sums.WIDTH)):
+        sums.add_largest(np.array([float(number)]), row)
+    assert read() == [float(number) for number in range(8)]
 
 
 def test_kernels_of_a_step_of_flow():
@@ -349,7 +372,7 @@ def test_launches_cover_a_region_once_within_the_limits(region, shapes, alignmen
 
 def test_a_recorded_quotient_obeys_the_gate_of_its_recording(device):
     """It is queued, into a graph, when another one may be in use."""
-    device._gate, device._open = "gate", "open"
+    device._gate, device._open, device._peers = "gate", "open", 0
     device._of_checks = lambda _: lambda launch, args: device.done.append(args[6])
     kept, total = DeviceScalars(device, 2), Accumulator("sum", None, device)
     for gated, obeyed in ((True, "gate"), (False, "open")):

@@ -13,12 +13,14 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
-from emulated import compiled
+from emulated import TIMER, Emulated, compiled
 
+from heatsolve.backends import exact_sums as sums
 from heatsolve.backends.gpu import peers
-from heatsolve.backends.gpu.emit import peer_source
+from heatsolve.backends.gpu.emit import GROUPS, check_source, peer_source
+from heatsolve.backends.gpu.launch import SPREAD, Launch
 from heatsolve.backends.gpu.links import Link
-from heatsolve.backends.gpu.peers import FLAG, PeerMemory, Slabs, connect_peers, head_of
+from heatsolve.backends.gpu.peers import PeerMemory, Slabs, connect_peers, head_of
 
 # One thread a block: what only concerns the threads of a block is left out.
 HEAD = """
@@ -41,7 +43,6 @@ static unsigned long long atomicAdd(unsigned long long* p, unsigned long long v)
     return __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST);
 }
 """
-TIMER = 'asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));'
 CLOCK = "now = std::chrono::steady_clock::now().time_since_epoch().count();"
 LAUNCH = """
 extern "C" void launch(int x, int y, const integer* parcels, const integer* peers, integer place,
@@ -56,7 +57,7 @@ extern "C" void launch(int x, int y, const integer* parcels, const integer* peer
 
 @cache
 def library():
-    source = peer_source(1, FLAG)
+    source = peer_source(1)
     assert TIMER in source and "#define ROWS 64" in source
     source = source.replace("#define ROWS 64", "#define ROWS 3")  # others are read from memory
     text = HEAD + source.replace(TIMER, CLOCK) + LAUNCH
@@ -197,6 +198,80 @@ def test_messages_arrive_as_they_were_sent(size, in_host, monkeypatch):
         assert list(pool.map(process, range(size))) == [(0, "")] * size
 
 
+CHECKS = """
+extern "C" __global__ void sweeps(const integer* gate, integer* registers, integer* state,
+                                  double limit, integer several, integer* const* list,
+                                  integer* rows, const integer* peers) {
+    if (several)
+        merge_several(list, rows, peers);
+    else
+        check(registers, SPREAD, 0, limit, state, state + 4, state + 3, 0, peers);
+}
+"""
+
+
+def checks_of(rank):
+    """The kernels of checks of a process, which have variables of their own."""
+    source = "#undef __shared__\n#define __shared__ static\n" + check_source() + CHECKS
+    return Emulated(late=rank % 2 == 1).c_kernel(source + f"// {rank}", 0)
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler, g++")
+@pytest.mark.parametrize("size", [2, 3, GROUPS + 1])
+def test_checks_merge_the_registers_of_all_processes(size, monkeypatch):
+    """Between exchanges; behind a closed gate nothing travels; several registers at once."""
+    monkeypatch.setattr(peers, "PLACE", 1 << 15)
+    library()
+    slabs = [
+        np.zeros((head_of(size) + 2 * peers.PLACE * size) // 8 + 2, np.int64) for _ in "a" * size
+    ]
+    addresses = {rank: (slab.ctypes.data + 15) // 16 * 16 for rank, slab in enumerate(slabs)}
+    kernels = [checks_of(rank) for rank in range(size)]
+    block = GROUPS * sums.WIDTH, 1, 1
+
+    def register(*seed):
+        """Copies of a register, with a largest value and terms of a sum."""
+        random, copies = np.random.default_rng(seed), np.zeros((SPREAD, sums.WIDTH), np.int64)
+        for copy in (1, 9, SPREAD - 1):
+            sums.add_largest(random.random(3) / (1 + seed[0]), copies[copy])
+            sums.add_block(random.normal(size=5), copies[copy])
+        return copies
+
+    def merged(*seed):
+        return sums.merge(np.array([sums.merge(register(rank, *seed)) for rank in range(size)]))
+
+    def process(rank):
+        link = PeerMemory(Backend(), size, Slabs(rank, addresses))
+        table, kernel = link.peer_table, kernels[rank]
+        state, right = np.zeros(4 + 4 * sums.WIDTH, np.int64), True
+        none = np.zeros(1, np.int64)
+        limit = sums.max_of(merged(2))  # met by the third check, and perhaps by an earlier one
+        passed = 1 + next(n for n in range(3) if sums.max_of(merged(n)) <= limit)
+        for number in range(4):
+            mine = register(rank, number)
+            args = mine.reshape(-1), state, limit, 0, none, none, table
+            kernel(Launch((1, 1, 1), block, ()), args)
+            right &= mine.any() == (number >= passed)
+            arrived = np.zeros(7)
+            below, above = (rank - 1) % size, (rank + 1) % size
+            link.exchange([(np.full(7, 1.0 + rank), below)], [(arrived, above)])
+            right &= (arrived == 1.0 + above).all()
+        right &= state[:4].tolist() == [1, passed, 0, 0]
+        for number, row in enumerate(state[4:].reshape(4, -1)):
+            right &= np.array_equal(row, merged(number) if number < passed else 0 * row)
+        several = [register(rank, 7, n) for n in range(3)]
+        rows = np.zeros((3, sums.WIDTH), np.int64)
+        places = np.array([each.ctypes.data for each in several])
+        args = none, state, limit, 1, places, rows, table
+        kernel(Launch((3, 1, 1), block, ()), args)
+        right &= all(np.array_equal(row, merged(7, n)) for n, row in enumerate(rows))
+        right &= not np.any(several)
+        return bool(right), link.failure, link.waited > 0.0
+
+    with ThreadPoolExecutor(size) as pool:
+        assert list(pool.map(process, range(size))) == [(True, "", True)] * size
+
+
 @pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler, g++")
 def test_a_silent_peer_is_given_up(monkeypatch):
     monkeypatch.setattr(peers, "PATIENCE", {False: 0.05})
@@ -208,6 +283,27 @@ def test_a_silent_peer_is_given_up(monkeypatch):
     for _ in range(2):  # the second time at once
         link.exchange([(np.ones(3), 1)], [(np.zeros(3), 1)])
     assert "another process has sent nothing" in link.failure
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler, g++")
+def test_a_check_gives_up_a_silent_peer(monkeypatch):
+    monkeypatch.setattr(peers, "PATIENCE", dict.fromkeys((False, True), 0.05))
+    slabs = [np.zeros(head_of(2) // 8 + 4 * peers.PLACE // 8, np.int64) for _ in range(2)]
+    link = PeerMemory(Backend(), 2, Slabs(0, {n: slab.ctypes.data for n, slab in enumerate(slabs)}))
+    state, none = np.zeros(4 + 2 * sums.WIDTH, np.int64), np.zeros(1, np.int64)
+    register = np.ones(SPREAD * sums.WIDTH, np.int64)
+    for _ in range(2):
+        args = register, state, -1.0, 0, none, none, link.peer_table
+        checks_of(0)(Launch((1, 1, 1), (GROUPS * sums.WIDTH, 1, 1), ()), args)
+    assert "another process has sent nothing" in link.failure
+
+
+def test_links_to_many_or_far_processes_have_no_table():
+    """A group of threads has one peer."""
+    for size, far in ((GROUPS + 2, None), (4, Link)):
+        slabs = Slabs(0, dict.fromkeys(range(size if far is None else 2), 4096))
+        link = PeerMemory(Backend(), size, slabs, far and SimpleNamespace(name="far"))
+        assert link.peer_table is None
 
 
 def test_slabs_are_mapped_once_and_cleared_for_each_run(monkeypatch):

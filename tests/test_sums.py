@@ -293,7 +293,7 @@ def test_a_device_rounds_as_the_host_does():
 
 CONFIRM = """
 extern "C" __global__ void sweeps(const integer* gate, integer* reg, integer* state, double limit) {
-    confirm(reg, SPREAD, limit, state, state + 4, state + 3);
+    confirm(reg, SPREAD, limit, state, state + 4, state + 3, nullptr);
 }
 """
 

@@ -94,8 +94,9 @@ PIECES = 4
 """Pieces of pinned memory, and threads, for a large copy."""
 MOST_POSTED = 64
 """The most lists of registers whose memory is kept for `posted_values`."""
-HEAD = 4
-"""Integers of a device's state before the rows of the ledger: its gates."""
+HEAD, CLEARED = 4, 3
+"""Integers of a device's state before the rows of the ledger: its gates; and those of them that are
+cleared when a ledger is posted, all but the gate of work that continues behind it."""
 ONE_BLOCK = Launch((1, 1, 1), (GROUPS * sums.WIDTH, 1, 1), ())
 
 
@@ -112,7 +113,7 @@ def queued(method: Callable[..., None]) -> Callable[..., None]:
 @dataclass(frozen=True)
 class Posted:
     """Registers at some addresses that are merged and posted: the call that queues this, and the
-    pinned memory with a row for each register; with a link, the rows of all processes, by rank."""
+    pinned memory with a row for each register; for each process, if no kernel exchanges them."""
 
     post: Callable[[], None]
     readback: np.ndarray
@@ -160,9 +161,11 @@ class DeviceBackend(Backend):
     """The kernels that wait for the end of `compiling_at_once`; None outside of it."""
     link: Link | None = None
     """The link between the devices of all processes, if one works."""
-    _gatherings: dict[Any, Replay]
-    """Recorded gatherings of the rows of all processes, by the present link; by the addresses of a
-    register and of a gate, where they also merge the register."""
+    _gathering: Replay | None = None
+    """A recorded gathering of the rows of all processes, by the present link."""
+    _peers: Any
+    """The argument with which kernels merge the registers of all processes: the link's table of
+    peers, or 0."""
     _gate: Any
     _ahead: Any
 
@@ -185,10 +188,8 @@ class DeviceBackend(Backend):
     def _queue_check(self, register: Any, copies: int, kind: str, limit: float) -> None:
         """Queue the kernel of a check."""
         numbers = self.integer(copies), self.integer(kind == "sum"), np.float64(limit)
-        at = self.integer(self._continues_at)
-        self._of_checks("check")(
-            ONE_BLOCK, (register, *numbers, self._gate, self._rows, self._ahead, at)
-        )
+        gates = self._gate, self._rows, self._ahead, self.integer(self._continues_at)
+        self._of_checks("check")(ONE_BLOCK, (register, *numbers, *gates, self._peers))
 
     def _queue_checks(self, first: Any, count: int, kind: str, limit: float) -> None:
         """Queue the kernels that check a series of registers, which a cluster has filled."""
@@ -555,11 +556,13 @@ class DeviceBackend(Backend):
 
     def join(self, combine: Callable[[np.ndarray], np.ndarray], link: Link | None = None) -> None:
         self.combine, self.link = combine, link
-        self._gatherings = {}
+        self._gathering, self._peers = None, self.integer(0)
         self._posted.clear()
         if link is None:
             self.lookahead = 1
             return
+        if link.peer_table is not None:
+            self._peers = link.peer_table
         self._own_row = self.integers(sums.WIDTH)
         self._all_rows = self.integers(link.size * sums.WIDTH)
 
@@ -591,7 +594,7 @@ class DeviceBackend(Backend):
         self._check_kernels: dict[str, Compiled] = {}
         self._readbacks: dict[int, np.ndarray] = {}
         self._posted: dict[tuple[int, ...], Posted] = {}
-        self._gatherings = {}
+        self._peers, self._is_clear = self.integer(0), True
         rows = (self.lookahead + BEYOND + 1) * sums.WIDTH  # one more for `confirm`
         self._state = self.integers(HEAD + rows)
         self._head = self.part(self._state, (HEAD,))
@@ -648,7 +651,9 @@ class DeviceBackend(Backend):
         if self.lookahead == 1:
             super().open_gate()
             return
-        self.zero(self._head)  # also of a ledger that was not read, because an error came between
+        if not self._is_clear:  # the last ledger was not posted, because an error came between
+            self.zero(self._head)
+        self._is_clear = False
         self._kinds, self._work, self._continues_at = [], [], continues_at
         self.gated, self._confirms, self.confirmed = True, False, None
 
@@ -681,35 +686,26 @@ class DeviceBackend(Backend):
         self._confirms = True
         register, copies = self._of_all(accumulator, self._ahead)
         numbers = self.integer(copies), np.float64(threshold)
-        args = register, *numbers, self._head, self._rows, self._ahead
+        args = register, *numbers, self._head, self._rows, self._ahead, self._peers
         self._of_checks("confirm")(ONE_BLOCK, args)
 
     def _of_all(self, accumulator: Accumulator, gate: Any) -> tuple[Any, int]:
-        """The copies of a register, or with a link the registers of all processes; their number."""
+        """The copies of a register and their number, or with a link whose registers no kernel
+        exchanges, the registers of all processes and their number."""
         register, link = accumulator.register, self.link
-        if link is None:
+        if link is None or link.peer_table is not None:
             return register, SPREAD
         args = register, self.integer(SPREAD), gate, self._own_row
-        merge = partial(self._of_checks("merge"), ONE_BLOCK, args)
-
-        def work() -> None:
-            self.enqueue(merge)
-            link.gather(self._own_row, self._all_rows)
-
+        self.enqueue(partial(self._of_checks("merge"), ONE_BLOCK, args))
+        gather = partial(link.gather, self._own_row, self._all_rows)
         if self.records or not link.replays:
-            work()
+            gather()
             return self._all_rows, link.size
-        # A recording costs the host less. Where all processes must record together, it holds what
-        # is the same for all registers.
-        key = (self.address(register), self.address(gate)) if link.records_alone else None
-        if key is None:
-            self.enqueue(merge)
-        if key not in self._gatherings:
-            while len(self._gatherings) >= MOST_POSTED:
-                del self._gatherings[next(iter(self._gatherings))]
-            gather = partial(link.gather, self._own_row, self._all_rows)
-            self._gatherings[key] = Replay(self, work if key else gather, self.gated)
-        self._gatherings[key]()
+        # A recording costs the host less. All processes must record it together, so it holds
+        # nothing but the gathering, which is the same for all registers.
+        if self._gathering is None:
+            self._gathering = Replay(self, gather, self.gated)
+        self._gathering()
         return self._all_rows, link.size
 
     def queue_quotient(
@@ -720,7 +716,7 @@ class DeviceBackend(Backend):
         gate = self._gate if self.gated else self._open
         register, copies = (self._open, 0) if total is None else self._of_all(total, gate)
         numbers = map(self.integer, (copies, number, above, below, self.precision == "float32"))
-        args = register, *numbers, gate, kept, out
+        args = register, *numbers, gate, kept, out, self._peers
         self.enqueue(partial(self._of_checks("quotient"), ONE_BLOCK, args))
 
     def posted_ledger(self) -> Callable[[], list[float]]:
@@ -728,8 +724,9 @@ class DeviceBackend(Backend):
             return super().posted_ledger()
         self.gated = False
         copied = self._copied[: HEAD + (len(self._work) + self._confirms) * sums.WIDTH]
-        args = self._state, self.integer(copied.size), self.mapped(copied)
-        self._of_checks("post")(ONE_BLOCK, args)
+        numbers = self.integer(copied.size), self.integer(CLEARED)
+        self._of_checks("post")(ONE_BLOCK, (self._state, *numbers, self.mapped(copied)))
+        self._is_clear = True
         wait, asked = self.mark(), self._continues_at > 0
         work, kinds, confirms = self._work, self._kinds, self._confirms
         done = self.points_updated, self.bytes_moved
@@ -778,26 +775,34 @@ class DeviceBackend(Backend):
 
     def _posting(self, table: Any) -> Posted:
         """The posting of the registers at the addresses in a table."""
-        (count,), link = table.shape, self.link
-        size = 1 if link is None else link.size
-        readback = self.pinned((size * count * sums.WIDTH,), np.int64)
-        launch, host = replace(ONE_BLOCK, grid=(count, 1, 1)), self.mapped(readback)
+        (count,), link, width = table.shape, self.link, sums.WIDTH
         merge = self._of_checks("merge_several")
-        if link is None:
-            return Posted(partial(merge, launch, (table, host)), readback)
-        own, of_all = (self.integers(n * count * sums.WIDTH) for n in (1, size))
-        to_host = partial(
-            self._of_checks("post"), ONE_BLOCK, (of_all, self.integer(readback.size), host)
-        )
+        if link is None or link.peer_table is not None:
+            readback, launches = self.pinned((count * width,), np.int64), []
+            most = count if link is None else link.most_registers
+            for first in range(0, count, most):
+                some = min(count - first, most)
+                rows = self.mapped(readback[first * width :])
+                args = self.part(table, (some,), first), rows, self._peers
+                launches.append(partial(merge, replace(ONE_BLOCK, grid=(some, 1, 1)), args))
+
+            def post() -> None:
+                for launch in launches:
+                    launch()
+
+            return Posted(post, readback)
+        readback = self.pinned((link.size * count * width,), np.int64)
+        own, of_all = (self.integers(n * count * width) for n in (1, link.size))
+        launch, numbers = replace(ONE_BLOCK, grid=(count, 1, 1)), (readback.size, 0)
+        args = of_all, *map(self.integer, numbers), self.mapped(readback)
+        to_host = partial(self._of_checks("post"), ONE_BLOCK, args)
 
         def work() -> None:
-            self.enqueue(partial(merge, launch, (table, own)))
+            self.enqueue(partial(merge, launch, (table, own, self.integer(0))))
             link.gather(own, of_all)
             self.enqueue(to_host)
 
-        # The addresses, and so the first use of a list, may differ from process to process.
-        recorded = link.replays and link.records_alone
-        return Posted(Replay(self, work, gated=False) if recorded else work, readback)
+        return Posted(work, readback)
 
 
 class DeviceScalars(sums.Scalars):

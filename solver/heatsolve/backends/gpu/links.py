@@ -38,8 +38,10 @@ class Link(ABC):
     """Whether transfers are proved to work: from then on a silent peer is a failure of the run."""
     replays = False
     """Whether a device can record transfers and play them back."""
-    records_alone = False
-    """Whether a process may record transfers while others play theirs back."""
+    peer_table: Any = None
+    """A table by which the kernels of checks exchange registers themselves; None: they cannot."""
+    most_registers = 0
+    """The most registers that such a kernel exchanges."""
 
     def __init__(self, backend: "DeviceBackend", size: int):
         self._backend, self.size = backend, size

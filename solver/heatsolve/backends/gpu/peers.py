@@ -4,8 +4,9 @@ Each process has a slab of memory that the other processes map (CUDA IPC), with 
 for each of them. An exchange is one kernel. Each of its blocks stores a share of the leaving data
 into the mailbox of a peer, raises its flag there, waits for the flag of the peer's block, and
 copies the data that have arrived. The host plays no part, so graphs hold exchanges as they hold
-sweeps. Messages are counted in the memory of the device, and a peer that sends message n + 2 knows
-that message n was taken, because it has received message n + 1 since.
+sweeps. The kernels of checks exchange registers in the same way. Messages are counted in the memory
+of the device, and a peer that sends message n + 2 knows that message n was taken, because it has
+received message n + 1 since.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from heatsolve.backends.gpu.emit import peer_source
+from heatsolve.backends.exact_sums import WIDTH
+from heatsolve.backends.gpu.emit import FLAG, GROUPS, peer_source
 from heatsolve.backends.gpu.launch import Launch
 from heatsolve.backends.gpu.links import GpuKey, Link, Parcels, connect_nccl, first_line, meeting
 
@@ -31,9 +33,12 @@ GPU has room for them."""
 BLOCKS_BESIDE = 48
 """The most blocks of a kernel beside sweeps, which share the multiprocessors with it: few blocks
 are enough to fill a link (H200)."""
-FLAG, LINE, VECTOR = 32, 128, 16
-"""Bytes of a flag and of the counts of a peer, so that no two share a cache line; and bytes that a
-thread moves at once: in a mailbox parcels begin at multiples of VECTOR."""
+LINE, VECTOR = 128, 16
+"""Bytes of the counts of a peer, so that no two share a cache line; and bytes that a thread moves
+at once: in a mailbox parcels begin at multiples of VECTOR."""
+MOST_REGISTERS = 32
+"""The most registers of a kernel, each of which a block exchanges: a small GPU, too, has room for
+these blocks at once."""
 THREADS, TILE = 512, 512 * VECTOR
 """Threads of a block, and the bytes that they move at once."""
 PATIENCE = {False: 10.0, True: 900.0}
@@ -84,6 +89,12 @@ class Slabs:
         """The address, in the slab of process `at`, of the mailbox for data from process `of`."""
         return self.addresses[at] + self.head + 2 * PLACE * self._places[of]
 
+    def between(self, peer: int) -> tuple[int, int, int, int]:
+        """The mailboxes for this process at a peer and for the peer here, and their flags."""
+        here = self.rank
+        mailboxes = self.mailbox(here, peer), self.mailbox(peer, here)
+        return *mailboxes, self.flags(here, peer), self.flags(peer, here)
+
 
 def head_of(size: int) -> int:
     """Bytes before the mailboxes in a slab for `size` processes."""
@@ -97,9 +108,8 @@ class PeerMemory(Link):
         """`far`: the link to the processes of other hosts, if there are any."""
         super().__init__(backend, size)
         self._slabs, self._far = slabs, far
-        self.records_alone = far is None
         self.name = "GPU peer memory" + (f" and {far.name}" if far is not None else "")
-        self._kernel = backend.compiled(peer_source(THREADS, FLAG), "exchange")
+        self._kernel = backend.compiled(peer_source(THREADS), "exchange")
         self._lost = backend.pinned((1,), np.int64)
         self._lost[:] = 0
         self._waits = backend.integers(size)
@@ -133,6 +143,31 @@ class PeerMemory(Link):
         part, count = self._backend.part, mine.nbytes // mine.dtype.itemsize
         # The same kernel copies this process's own part.
         self.spread(mine, [part(all_of_them, (count,), n * count) for n in range(self.size)])
+
+    @cached_property
+    def peer_table(self) -> Any:
+        peers = [rank for rank in self._slabs.addresses if rank != self._slabs.rank]
+        if self._far is not None or not 0 < len(peers) <= GROUPS:
+            return None
+        rows = [(len(peers), *self._for_all)]
+        for peer in peers:
+            rows.append((*self._slabs.between(peer), self._slabs.counts(peer), self._clock(peer)))
+        return self._backend.stored(np.array(rows, np.int64).reshape(-1))
+
+    @property
+    def most_registers(self) -> int:  # type: ignore[override]
+        return min(MOST_REGISTERS, PLACE // (8 * WIDTH))
+
+    @property
+    def _for_all(self) -> tuple[int, ...]:
+        """What kernels take for all peers: the bytes of a place; and for `meet` the state, `lost`,
+        the deadline and `fatal`."""
+        deadline = int(1e9 * PATIENCE[self.trusted])
+        return PLACE, self._slabs.state, self._lost.ctypes.data, deadline, self.trusted
+
+    def _clock(self, peer: int) -> int:
+        """The address of the time that kernels have waited for a peer."""
+        return self._backend.address(self._waits) + peer * self._waits.dtype.itemsize
 
     @property
     def waited(self) -> float:
@@ -194,19 +229,15 @@ class PeerMemory(Link):
                 parcels += [(to.address, of.address, to.size, 0) for to, of in here]
                 about.append((first, first, first, len(parcels), 0, 0, 0, blocks, 0))
                 continue
-            there = slabs.mailbox(rank, peer)
-            parcels += rows_of(sent, there, blocks)
+            outbox, inbox, *flags = slabs.between(peer)
+            parcels += rows_of(sent, outbox, blocks)
             middle = len(parcels)
-            parcels += rows_of(taken, slabs.mailbox(peer, rank), blocks)
-            flags = slabs.flags(rank, peer), slabs.flags(peer, rank)
+            parcels += rows_of(taken, inbox, blocks)
             rows = first, middle, middle, len(parcels)
-            wait = backend.address(self._waits) + peer * self._waits.dtype.itemsize
-            about.append((*rows, *flags, slabs.counts(peer), blocks, wait))
+            about.append((*rows, *flags, slabs.counts(peer), blocks, self._clock(peer)))
         tables = [backend.stored(np.array(rows, np.int64).reshape(-1)) for rows in (parcels, about)]
-        deadline = int(1e9 * PATIENCE[self.trusted])
-        numbers = PLACE, slabs.state, self._lost.ctypes.data, deadline, self.trusted
         launch = Launch((max(row[7] for row in about), len(about), 1), (THREADS, 1, 1), ())
-        return launch, (*tables, *map(backend.integer, numbers))
+        return launch, (*tables, *map(backend.integer, self._for_all))
 
 
 class Part(NamedTuple):

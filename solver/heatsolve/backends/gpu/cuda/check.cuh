@@ -5,20 +5,74 @@ __device__ integer merged(int place, integer one, integer other) {
     return place == TOP || place == LARGEST ? max(one, other) : one + other;
 }
 
-// Each of GROUPS * WIDTH threads merges some of the copies at one place: a single thread for each
-// place would wait for one copy after the other.
-__device__ void merge_into(integer* row, integer* reg, int copies) {
+// Merges `count` rows, of which `value_of` gives the integers. Each of GROUPS * WIDTH threads merges
+// some of the integers at one place: a single thread for each place would wait for one after the
+// other.
+template <class ValueOf> __device__ void merge_rows(integer* row, int count, ValueOf value_of) {
     __shared__ integer parts[GROUPS][WIDTH];
     const int place = threadIdx.x % WIDTH, group = threadIdx.x / WIDTH;
     integer value = 0;
-    for (int copy = group; copy < copies; copy += GROUPS)
-        value = merged(place, value, reg[copy * WIDTH + place]);
-    for (int copy = group; copy < copies; copy += GROUPS) reg[copy * WIDTH + place] = 0;
+    for (int n = group; n < count; n += GROUPS) value = merged(place, value, value_of(n, place));
     parts[group][place] = value;
     __syncthreads();
     if (group) return;
     for (int other = 1; other < GROUPS; other++) value = merged(place, value, parts[other][place]);
     row[place] = value;
+}
+
+// Merges the copies of a register into a row, and clears them.
+__device__ void merge_into(integer* row, integer* reg, int copies) {
+    merge_rows(row, copies, [=](int copy, int place) { return reg[copy * WIDTH + place]; });
+    for (int n = threadIdx.x; n < copies * WIDTH; n += GROUPS * WIDTH) reg[n] = 0;
+}
+
+// A peer of a group of threads, by a table. Its head: the number of peers, at most GROUPS, the
+// bytes of a place in a mailbox, and what `meet` takes: state, lost, deadline and fatal. Its rows:
+// the mailbox for this process there, the peer's here, their flags, the counts, and the time (ns)
+// that the first block has waited. All but the table is as for `exchange`. A block has a flag and a
+// part of the place for itself.
+struct Peer {
+    const integer* const row;
+    integer* const counts;
+    const integer number, place;
+
+    __device__ Peer(const integer* table, int n)
+        : row(table + 6 * (n + 1)), counts((integer*)row[4]), number(counts[0]),
+          place((number & 1) * table[1] + 8 * WIDTH * blockIdx.x) {}
+    __device__ integer* there() const { return (integer*)(row[0] + place); }
+    __device__ const integer* here() const { return (const integer*)(row[1] + place); }
+    __device__ void meet_by(const integer* table) const {
+        const integer flag = FLAG * blockIdx.x;
+        const integer waited = meet(row[2] + flag, row[3] + flag, number, (integer*)table[2],
+                                    (integer*)table[3], table[4], table[5]);
+        if (!blockIdx.x) *(integer*)row[5] += waited;
+    }
+};
+
+// Merges the copies of a register into a row, with a table of peers also the registers of all
+// processes; clears the copies.
+__device__ void merge_of_all(integer* row, integer* reg, int copies, const integer* table) {
+    if (!table) {
+        merge_into(row, reg, copies);
+        return;
+    }
+    __shared__ integer own[WIDTH];
+    const int place = threadIdx.x % WIDTH, group = threadIdx.x / WIDTH, peers = table[0];
+    // Read now: each read from memory takes half a microsecond.
+    const bool silent = *(const integer*)table[2];
+    const Peer peer(table, min(group, peers - 1));
+    merge_into(own, reg, copies);
+    if (__syncthreads_or(silent)) return;
+    if (group < peers) peer.there()[place] = own[place];
+    __threadfence_system();
+    __syncthreads();
+    if (group < peers && !place) peer.meet_by(table);
+    __syncthreads();
+    merge_rows(row, peers + 1, [&](int n, int place) {
+        return n < peers ? __ldcg(peer.here() + place) : own[place];
+    });
+    __syncthreads();
+    if (group < peers && !place) count_message(peer.counts, gridDim.x);
 }
 
 // Merges a register into a row, and clears the register; one block.
@@ -27,13 +81,17 @@ extern "C" __global__ void merge(integer* reg, integer copies, integer* gate, in
 }
 
 // Merges registers, a block for each, into rows; clears them.
-extern "C" __global__ void merge_several(integer* const* registers, integer* rows) {
-    merge_into(rows + blockIdx.x * WIDTH, registers[blockIdx.x], SPREAD);
+extern "C" __global__ void merge_several(integer* const* registers, integer* rows,
+                                         const integer* peers) {
+    merge_of_all(rows + blockIdx.x * WIDTH, registers[blockIdx.x], SPREAD, peers);
 }
 
-// Copies numbers to the host's memory; one block.
-extern "C" __global__ void post(const integer* from, integer count, integer* to) {
-    for (int n = threadIdx.x; n < count; n += blockDim.x) to[n] = from[n];
+// Copies numbers to the host's memory, and clears the first `cleared` of them; one block.
+extern "C" __global__ void post(integer* from, integer count, integer cleared, integer* to) {
+    for (int n = threadIdx.x; n < count; n += blockDim.x) {
+        to[n] = from[n];
+        if (n < cleared) from[n] = 0;
+    }
 }
 
 // Merges registers of a series, a block for each, into the next rows of the ledger; clears them.
@@ -70,14 +128,15 @@ extern "C" __global__ void close_gate(integer count, integer sum, double limit, 
     gate[1] += min(integer(first) + 1, count);
 }
 
-// Merges a register into a row of the ledger, clears the register, and closes the gate if the row
-// `closes` it; one block. With `at` not 0, it opens the gate `ahead` if this gate closes at check
+// Merges a register, with those of `peers`, into a row of the ledger, clears the register, and
+// closes the gate if the row `closes` it; one block. With `at` not 0, it opens the gate `ahead` if this gate closes at check
 // number `at`, with a finite value, and closes it otherwise.
 extern "C" __global__ void check(integer* reg, integer copies, integer sum, double limit,
-                                 integer* gate, integer* rows, integer* ahead, integer at) {
+                                 integer* gate, integer* rows, integer* ahead, integer at,
+                                 const integer* peers) {
     if (gate[0]) return;
     integer* merged = rows + gate[1] * WIDTH;
-    merge_into(merged, reg, copies);
+    merge_of_all(merged, reg, copies, peers);
     __syncthreads();
     if (threadIdx.x) return;
     gate[1] += 1;
@@ -89,10 +148,10 @@ extern "C" __global__ void check(integer* reg, integer copies, integer sum, doub
 // Merges a register into the row behind the ledger, if the gate `ahead` is open, and closes this
 // gate unless the value is at most `limit`; one block. gate[2] tells that it has done so.
 extern "C" __global__ void confirm(integer* reg, integer copies, double limit, integer* gate,
-                                   integer* rows, integer* ahead) {
+                                   integer* rows, integer* ahead, const integer* peers) {
     if (ahead[0]) return;
     integer* merged = rows + gate[1] * WIDTH;
-    merge_into(merged, reg, copies);
+    merge_of_all(merged, reg, copies, peers);
     __syncthreads();
     if (threadIdx.x) return;
     gate[2] = 1;
@@ -154,10 +213,10 @@ __device__ double rounded(const integer* row) {
 // kept sums; one block.
 extern "C" __global__ void quotient(integer* reg, integer copies, integer number, integer above,
                                     integer below, integer single, integer* gate, double* sums,
-                                    void* out) {
+                                    void* out, const integer* peers) {
     if (gate[0]) return;
     __shared__ integer row[WIDTH];
-    merge_into(row, reg, copies);
+    if (copies) merge_of_all(row, reg, copies, peers);
     __syncthreads();
     if (threadIdx.x) return;
     if (copies) sums[number] = rounded(row);

@@ -49,15 +49,7 @@ __device__ integer counted_from(integer first, integer block, integer blocks) {
     return block < first ? block + blocks - first : block - first;
 }
 
-__device__ integer nanoseconds() {
-    integer now;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-    return now;
-}
-
-// The counts: of messages, and of the blocks that have finished. `state` is 1 if a peer was silent
-// until the deadline (ns), after which there are no more exchanges; `lost`, in the memory of the
-// host, tells the host. If the silence is `fatal`, the kernel traps, and no other work follows.
+// `state`, `lost`, `deadline`, `fatal`: see `meet`. After a silence there are no more exchanges.
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
     exchange(const integer* parcels, const integer* peers, integer place, integer* state,
              volatile integer* lost, integer deadline, integer fatal) {
@@ -84,18 +76,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
         __threadfence_system();
         __syncthreads();
         if (!threadIdx.x) {
-            *(volatile integer*)(there + FLAG * block) = number + 1;
-            const volatile integer* flag = (const volatile integer*)(peer[5] + FLAG * block);
-            const integer began = nanoseconds();
-            while (*flag <= number)
-                if (nanoseconds() - began > deadline) {
-                    *lost = *state = 1;
-                    __threadfence_system();
-                    if (fatal) __trap();
-                    break;
-                }
-            if (!block) *(integer*)peer[8] += nanoseconds() - began;
-            __threadfence_system();
+            const integer waited = meet(there + FLAG * block, peer[5] + FLAG * block, number, state,
+                                        lost, deadline, fatal);
+            if (!block) *(integer*)peer[8] += waited;
         }
         __syncthreads();
     }
@@ -105,8 +88,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     }
     if (!there) return;
     __syncthreads();
-    if (!threadIdx.x && atomicAdd((unsigned long long*)(counts + 1), 1ull) == blocks - 1) {
-        counts[1] = 0;
-        counts[0] = number + 1;
-    }
+    if (!threadIdx.x) count_message(counts, blocks);
 }
