@@ -120,7 +120,7 @@ def test_check_compiles():
 
 @pytest.mark.parametrize("target", ["sm_75", "sm_90"])
 def test_exchange_compiles(target):
-    assert b"exchange" in nvrtc(cuda_c.peer_source(512), target)
+    assert b"exchange" in nvrtc(cuda_c.peer_source(512, 32), target)
 
 
 # ---- Numba-CUDA -------------------------------------------------------------------------------

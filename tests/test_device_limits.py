@@ -321,7 +321,7 @@ def generic_kernels():
     of_checks = "check", "confirm", "merge", "merge_several", "merge_series", "close_gate"
     for name in (*of_checks, "post", "quotient"):
         yield name, cuda_c.check_source(), cuda_c.GROUPS * sums.WIDTH, 0
-    yield "exchange", cuda_c.peer_source(peers.THREADS), peers.THREADS, 0
+    yield "exchange", cuda_c.peer_source(peers.THREADS, peers.FLAG), peers.THREADS, 0
     functions = tuple((LAPLACE, LAPLACE.tape(heat.laplace), kind) for kind in ("int", "integer"))
     yield "sweeps", graphs.source(functions, 20, False), graphs.THREADS, 48 * KIB
     yield "sweeps", graphs.source(functions, 20, True), graphs.THREADS_BESIDE, 0

@@ -20,7 +20,7 @@ from heatsolve.backends.gpu import peers
 from heatsolve.backends.gpu.emit import GROUPS, check_source, peer_source
 from heatsolve.backends.gpu.launch import SPREAD, Launch
 from heatsolve.backends.gpu.links import Link
-from heatsolve.backends.gpu.peers import PeerMemory, Slabs, connect_peers, head_of
+from heatsolve.backends.gpu.peers import FLAG, PeerMemory, Slabs, connect_peers, head_of
 
 # One thread a block: what only concerns the threads of a block is left out.
 HEAD = """
@@ -57,7 +57,7 @@ extern "C" void launch(int x, int y, const integer* parcels, const integer* peer
 
 @cache
 def library():
-    source = peer_source(1)
+    source = peer_source(1, FLAG)
     assert TIMER in source and "#define ROWS 64" in source
     source = source.replace("#define ROWS 64", "#define ROWS 3")  # others are read from memory
     text = HEAD + source.replace(TIMER, CLOCK) + LAUNCH

@@ -601,20 +601,17 @@ GROUPS = 8
 """Groups of threads that merge the copies of a register, a thread for each of its integers."""
 
 
-FLAG = 32
-"""Bytes of a flag between GPUs: no two flags share a sector of memory."""
-
-
 def check_source() -> str:
     """CUDA C of the kernels of checks and of quotients."""
-    defines = f"#define GROUPS {GROUPS}\n#define FLAG {FLAG}\n"
-    return defines + constants() + cuda_text("flags.cuh") + cuda_text("check.cuh")
+    head = f"#define GROUPS {GROUPS}\n" + constants()
+    return head + cuda_text("await.cuh") + cuda_text("check.cuh")
 
 
-def peer_source(threads: int) -> str:
-    """CUDA C of the kernel of exchanges through peer memory, with `threads` threads a block."""
-    defines = f"#define THREADS {threads}\n#define FLAG {FLAG}\ntypedef long long integer;\n"
-    return defines + cuda_text("flags.cuh") + cuda_text("peers.cuh")
+def peer_source(threads: int, flag: int) -> str:
+    """CUDA C of the kernel of exchanges through peer memory, with `threads` threads a block and
+    `flag` bytes a flag."""
+    defines = f"#define THREADS {threads}\n#define FLAG {flag}\ntypedef long long integer;\n"
+    return defines + cuda_text("await.cuh") + cuda_text("peers.cuh")
 
 
 def c_function(name: str, tape: Tape, precision: str, result: int | None = None) -> str:

@@ -4,9 +4,9 @@ Each process has a slab of memory that the other processes map (CUDA IPC), with 
 for each of them. An exchange is one kernel. Each of its blocks stores a share of the leaving data
 into the mailbox of a peer, raises its flag there, waits for the flag of the peer's block, and
 copies the data that have arrived. The host plays no part, so graphs hold exchanges as they hold
-sweeps. The kernels of checks exchange registers in the same way. Messages are counted in the memory
-of the device, and a peer that sends message n + 2 knows that message n was taken, because it has
-received message n + 1 since.
+sweeps. Messages are counted in the memory of the device, and a peer that sends message n + 2 knows
+that message n was taken, because it has received message n + 1 since. The kernels of checks
+exchange registers themselves, by words that hold the number of their message, so without flags.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from heatsolve.backends.exact_sums import WIDTH
-from heatsolve.backends.gpu.emit import FLAG, GROUPS, peer_source
+from heatsolve.backends.gpu.emit import GROUPS, peer_source
 from heatsolve.backends.gpu.launch import Launch
 from heatsolve.backends.gpu.links import GpuKey, Link, Parcels, connect_nccl, first_line, meeting
 
@@ -33,12 +33,14 @@ GPU has room for them."""
 BLOCKS_BESIDE = 48
 """The most blocks of a kernel beside sweeps, which share the multiprocessors with it: few blocks
 are enough to fill a link (H200)."""
-LINE, VECTOR = 128, 16
-"""Bytes of the counts of a peer, so that no two share a cache line; and bytes that a thread moves
-at once: in a mailbox parcels begin at multiples of VECTOR."""
+FLAG, LINE, VECTOR = 32, 128, 16
+"""Bytes of a flag and of the counts of a peer, so that no two share a cache line; and bytes that a
+thread moves at once: in a mailbox parcels begin at multiples of VECTOR."""
 MOST_REGISTERS = 32
 """The most registers of a kernel, each of which a block exchanges: a small GPU, too, has room for
 these blocks at once."""
+REGISTERS = MOST_REGISTERS * WIDTH * 16
+"""Bytes of a place for registers: two words for each of their integers."""
 THREADS, TILE = 512, 512 * VECTOR
 """Threads of a block, and the bytes that they move at once."""
 PATIENCE = {False: 10.0, True: 900.0}
@@ -52,8 +54,9 @@ class Slabs:
     """The slabs of the processes of one host, mapped by process `rank` at `addresses`.
 
     A slab holds, for each process, a flag of each block, the counts of its messages, and a mailbox
-    with a place for even and a place for odd messages; and the state of the kernel. The slab lives
-    as long as its process, because a peer may still write to it.
+    with a place for even and a place for odd messages; the same for registers, all of which have
+    one count; and the state of the kernels. The slab lives as long as its process, because a peer
+    may still write to it.
     """
 
     rank: int
@@ -82,6 +85,15 @@ class Slabs:
         return self._behind_flags + len(self.addresses) * LINE
 
     @property
+    def count_of_registers(self) -> int:
+        return self.state + LINE
+
+    def registers(self, of: int, at: int) -> int:
+        """The address of the places for registers of process `of` in the slab of process `at`."""
+        behind_lines = self.addresses[at] + head_of(len(self.addresses))
+        return behind_lines - (1 + self._places[of]) * 2 * REGISTERS
+
+    @property
     def _behind_flags(self) -> int:
         return self.addresses[self.rank] + len(self.addresses) * MOST_BLOCKS * FLAG
 
@@ -89,16 +101,10 @@ class Slabs:
         """The address, in the slab of process `at`, of the mailbox for data from process `of`."""
         return self.addresses[at] + self.head + 2 * PLACE * self._places[of]
 
-    def between(self, peer: int) -> tuple[int, int, int, int]:
-        """The mailboxes for this process at a peer and for the peer here, and their flags."""
-        here = self.rank
-        mailboxes = self.mailbox(here, peer), self.mailbox(peer, here)
-        return *mailboxes, self.flags(here, peer), self.flags(peer, here)
-
 
 def head_of(size: int) -> int:
     """Bytes before the mailboxes in a slab for `size` processes."""
-    return size * MOST_BLOCKS * FLAG + (size + 1) * LINE
+    return size * MOST_BLOCKS * FLAG + (size + 2) * LINE + size * 2 * REGISTERS
 
 
 class PeerMemory(Link):
@@ -107,9 +113,9 @@ class PeerMemory(Link):
     def __init__(self, backend: "DeviceBackend", size: int, slabs: Slabs, far: Link | None = None):
         """`far`: the link to the processes of other hosts, if there are any."""
         super().__init__(backend, size)
-        self._slabs, self._far = slabs, far
+        self._slabs, self._far, self.most_registers = slabs, far, MOST_REGISTERS
         self.name = "GPU peer memory" + (f" and {far.name}" if far is not None else "")
-        self._kernel = backend.compiled(peer_source(THREADS), "exchange")
+        self._kernel = backend.compiled(peer_source(THREADS, FLAG), "exchange")
         self._lost = backend.pinned((1,), np.int64)
         self._lost[:] = 0
         self._waits = backend.integers(size)
@@ -149,21 +155,18 @@ class PeerMemory(Link):
         peers = [rank for rank in self._slabs.addresses if rank != self._slabs.rank]
         if self._far is not None or not 0 < len(peers) <= GROUPS:
             return None
-        rows = [(len(peers), *self._for_all)]
+        slabs, here = self._slabs, self._slabs.rank
+        numbers = [len(peers), slabs.count_of_registers, REGISTERS // 8, *self._for_awaiting]
         for peer in peers:
-            rows.append((*self._slabs.between(peer), self._slabs.counts(peer), self._clock(peer)))
-        return self._backend.stored(np.array(rows, np.int64).reshape(-1))
+            places = slabs.registers(here, peer), slabs.registers(peer, here)
+            numbers += [*places, self._clock(peer)]
+        return self._backend.stored(np.array(numbers, np.int64))
 
     @property
-    def most_registers(self) -> int:  # type: ignore[override]
-        return min(MOST_REGISTERS, PLACE // (8 * WIDTH))
-
-    @property
-    def _for_all(self) -> tuple[int, ...]:
-        """What kernels take for all peers: the bytes of a place; and for `meet` the state, `lost`,
-        the deadline and `fatal`."""
+    def _for_awaiting(self) -> tuple[int, ...]:
+        """What a kernel needs to wait for a peer: the state, `lost`, the deadline and `fatal`."""
         deadline = int(1e9 * PATIENCE[self.trusted])
-        return PLACE, self._slabs.state, self._lost.ctypes.data, deadline, self.trusted
+        return self._slabs.state, self._lost.ctypes.data, deadline, self.trusted
 
     def _clock(self, peer: int) -> int:
         """The address of the time that kernels have waited for a peer."""
@@ -229,15 +232,15 @@ class PeerMemory(Link):
                 parcels += [(to.address, of.address, to.size, 0) for to, of in here]
                 about.append((first, first, first, len(parcels), 0, 0, 0, blocks, 0))
                 continue
-            outbox, inbox, *flags = slabs.between(peer)
-            parcels += rows_of(sent, outbox, blocks)
+            parcels += rows_of(sent, slabs.mailbox(rank, peer), blocks)
             middle = len(parcels)
-            parcels += rows_of(taken, inbox, blocks)
+            parcels += rows_of(taken, slabs.mailbox(peer, rank), blocks)
+            flags = slabs.flags(rank, peer), slabs.flags(peer, rank)
             rows = first, middle, middle, len(parcels)
             about.append((*rows, *flags, slabs.counts(peer), blocks, self._clock(peer)))
         tables = [backend.stored(np.array(rows, np.int64).reshape(-1)) for rows in (parcels, about)]
         launch = Launch((max(row[7] for row in about), len(about), 1), (THREADS, 1, 1), ())
-        return launch, (*tables, *map(backend.integer, self._for_all))
+        return launch, (*tables, *map(backend.integer, (PLACE, *self._for_awaiting)))
 
 
 class Part(NamedTuple):

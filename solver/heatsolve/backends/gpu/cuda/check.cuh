@@ -26,53 +26,54 @@ __device__ void merge_into(integer* row, integer* reg, int copies) {
     for (int n = threadIdx.x; n < copies * WIDTH; n += GROUPS * WIDTH) reg[n] = 0;
 }
 
-// A peer of a group of threads, by a table. Its head: the number of peers, at most GROUPS, the
-// bytes of a place in a mailbox, and what `meet` takes: state, lost, deadline and fatal. Its rows:
-// the mailbox for this process there, the peer's here, their flags, the counts, and the time (ns)
-// that the first block has waited. All but the table is as for `exchange`. A block has a flag and a
-// part of the place for itself.
-struct Peer {
-    const integer* const row;
-    integer* const counts;
-    const integer number, place;
-
-    __device__ Peer(const integer* table, int n)
-        : row(table + 6 * (n + 1)), counts((integer*)row[4]), number(counts[0]),
-          place((number & 1) * table[1] + 8 * WIDTH * blockIdx.x) {}
-    __device__ integer* there() const { return (integer*)(row[0] + place); }
-    __device__ const integer* here() const { return (const integer*)(row[1] + place); }
-    __device__ void meet_by(const integer* table) const {
-        const integer flag = FLAG * blockIdx.x;
-        const integer waited = meet(row[2] + flag, row[3] + flag, number, (integer*)table[2],
-                                    (integer*)table[3], table[4], table[5]);
-        if (!blockIdx.x) *(integer*)row[5] += waited;
-    }
-};
-
 // Merges the copies of a register into a row, with a table of peers also the registers of all
 // processes; clears the copies.
+//
+// The head of the table: the number of peers, at most GROUPS; the address of the counts of messages
+// and of blocks that have finished; the words of a place; and what `await` takes: state, lost,
+// deadline and fatal. Then for each peer the addresses of two places for this process there, of the
+// peer's two places here, and of the time (ns) waited. The places serve messages in turn: a peer
+// that sends a message has taken the one before. A word holds half an integer and the number of its
+// message, so its reader waits for nothing else.
+#define PEERS 7
+#define PEER 3
+#define HALF 0xffffffffull
 __device__ void merge_of_all(integer* row, integer* reg, int copies, const integer* table) {
     if (!table) {
         merge_into(row, reg, copies);
         return;
     }
     __shared__ integer own[WIDTH];
-    const int place = threadIdx.x % WIDTH, group = threadIdx.x / WIDTH, peers = table[0];
+    const int at = threadIdx.x % WIDTH, group = threadIdx.x / WIDTH, peers = table[0];
     // Read now: each read from memory takes half a microsecond.
-    const bool silent = *(const integer*)table[2];
-    const Peer peer(table, min(group, peers - 1));
+    integer *const counts = (integer*)table[1], *const state = (integer*)table[3];
+    const integer number = counts[0];
+    const bool silent = *state;
+    const integer* const peer = table + PEERS + PEER * min(group, peers - 1);
+    const integer place = (number & 1) * table[2] + 2 * (WIDTH * blockIdx.x + at);
+    volatile word *const there = (word*)peer[0] + place, *const here = (word*)peer[1] + place;
     merge_into(own, reg, copies);
     if (__syncthreads_or(silent)) return;
-    if (group < peers) peer.there()[place] = own[place];
-    __threadfence_system();
-    __syncthreads();
-    if (group < peers && !place) peer.meet_by(table);
-    __syncthreads();
-    merge_rows(row, peers + 1, [&](int n, int place) {
-        return n < peers ? __ldcg(peer.here() + place) : own[place];
-    });
-    __syncthreads();
-    if (group < peers && !place) count_message(peer.counts, gridDim.x);
+    integer value = 0;
+    if (group < peers) {
+        const word mark = (word)(number + 1) << 32;
+        there[0] = mark | ((word)own[at] & HALF);
+        there[1] = mark | ((word)own[at] >> 32);
+        word low, high;
+        const auto has_come = [&] {
+            low = here[0], high = here[1];
+            return (low ^ mark) <= HALF && (high ^ mark) <= HALF;
+        };
+        const integer waited =
+            await(has_come, state, (integer*)table[4], table[5], table[6]);
+        if (!at && !blockIdx.x) *(integer*)peer[2] += waited;
+        value = high << 32 | (low & HALF);
+    }
+    merge_rows(row, peers + 1, [&](int n, int place) { return n < peers ? value : own[place]; });
+    if (!threadIdx.x && atomicAdd((word*)(counts + 1), 1ull) == gridDim.x - 1) {
+        counts[1] = 0;
+        counts[0] = number + 1;
+    }
 }
 
 // Merges a register into a row, and clears the register; one block.

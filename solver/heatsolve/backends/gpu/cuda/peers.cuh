@@ -49,7 +49,8 @@ __device__ integer counted_from(integer first, integer block, integer blocks) {
     return block < first ? block + blocks - first : block - first;
 }
 
-// `state`, `lost`, `deadline`, `fatal`: see `meet`. After a silence there are no more exchanges.
+// The counts: of messages, and of the blocks that have finished. `state`, `lost`, `deadline` and
+// `fatal`: see `await`; after a silence there are no more exchanges.
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
     exchange(const integer* parcels, const integer* peers, integer place, integer* state,
              volatile integer* lost, integer deadline, integer fatal) {
@@ -76,9 +77,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
         __threadfence_system();
         __syncthreads();
         if (!threadIdx.x) {
-            const integer waited = meet(there + FLAG * block, peer[5] + FLAG * block, number, state,
-                                        lost, deadline, fatal);
+            *(volatile integer*)(there + FLAG * block) = number + 1;
+            const volatile integer* flag = (const volatile integer*)(peer[5] + FLAG * block);
+            const integer waited =
+                await([=] { return *flag > number; }, state, lost, deadline, fatal);
             if (!block) *(integer*)peer[8] += waited;
+            __threadfence_system();
         }
         __syncthreads();
     }
@@ -88,5 +92,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     }
     if (!there) return;
     __syncthreads();
-    if (!threadIdx.x) count_message(counts, blocks);
+    if (!threadIdx.x && atomicAdd((unsigned long long*)(counts + 1), 1ull) == blocks - 1) {
+        counts[1] = 0;
+        counts[0] = number + 1;
+    }
 }
