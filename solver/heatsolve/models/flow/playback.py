@@ -149,6 +149,7 @@ class StepNumbers:
         self._backend, self._stages, self.holds = backend, stages, holds
         self.length, self._weights, one = 0.0, weights, (1,) * axes
         self._held = backend.zeros((len(list(self._flat)),))
+        self._put(self._held, list(self._flat))
         held = (HeldNumber(backend.part(self._held, one, n)) for n in range(self._held.shape[0]))
         self.weights = [
             tuple(tuple(islice(held, len(row))) for row in of_stage) for of_stage in weights
@@ -165,11 +166,8 @@ class StepNumbers:
         self.dt, *others = numbers
         self.shares, self.factors = others[: len(self._stages)], others[len(self._stages) :]
 
-    def take(self, length: float, weights: Guesses | None = None) -> None:
-        """Take the length of the step that follows, and the weights of its guesses."""
-        if weights not in (None, self._weights) or not self.length:
-            self._weights = weights or self._weights
-            self._put(self._held, list(self._flat))
+    def take(self, length: float) -> None:
+        """Take the length of the step that follows."""
         if length == self.length:
             return
         self.length = length
@@ -179,6 +177,12 @@ class StepNumbers:
             self._put(self._all, numbers)
         else:
             self._place(numbers)
+
+    def take_weights(self, weights: Guesses) -> None:
+        """Take the weights of the guesses of a step."""
+        if weights != self._weights:
+            self._weights = weights
+            self._put(self._held, list(self._flat))
 
     def _put(self, array: Any, numbers: Sequence[float]) -> None:
         self._backend.put(array, whole(array.shape), np.array(numbers))

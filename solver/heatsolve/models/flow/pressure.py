@@ -135,28 +135,35 @@ class Pressure:
         self.counts: dict[int, int] = {}
         """The iterations of the step before, by stage."""
 
-    def begin_step(self, length: float) -> Guesses:
-        """Begin a step of this length: the weights of its guesses."""
+    def begin_step(self, length: float) -> None:
+        """Begin a step of this length."""
         self.lengths = (length, *self.lengths[: MOST_STEPS - 1])
         system, _ = self.solver(length)
         steps = self.known // self._stages
         if self._is_cubic and system.singular and steps > 0 and steps % CENTRED_EVERY == 0:
             for array in (self.now, *self.older):
                 system.remove_mean(array)
-        return self.weights
 
     @property
     def weights(self) -> Guesses:
-        """The weights of the sums by which `begin` makes the guesses of the step that follows.
+        """The weights of the sums by which `begin` makes the guesses of the present step."""
+        return self._weights(self.lengths)
+
+    def expect_step(self, length: float) -> None:
+        """Find the weights of the next step while there is time, in case it has this length."""
+        self._weights((length, *self.lengths[: MOST_STEPS - 1]))
+
+    def _weights(self, lengths: tuple[float, ...]) -> Guesses:
+        """The weights for a step and the steps before of these lengths.
 
         While pressures are missing, or steps are very unlike, the guess is the last pressure.
         """
         stages, weights = range(self._stages), SMALL_WEIGHTS[self._stages]
-        unlike = self.lengths and max(self.lengths) > MOST_UNLIKE * min(self.lengths)
+        unlike = lengths and max(lengths) > MOST_UNLIKE * min(lengths)
         if self.known < self._last[0] or (self._is_cubic and unlike):
             weights = tuple((1.0, *[0.0] * (last - 1)) for last in self._last)
         elif self._is_cubic:
-            weights = tuple(cubic_weights(len(stages), n, self.lengths) for n in stages)
+            weights = tuple(cubic_weights(len(stages), n, lengths) for n in stages)
         if not self._begins_all:
             return tuple((of_stage,) for of_stage in weights)
         first = tuple(of_stage[later:] for later, of_stage in enumerate(weights))

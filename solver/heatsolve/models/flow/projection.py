@@ -137,6 +137,9 @@ class Projection(RungeKutta):
             if stage.number > 0 or not predicted:
                 self._predict(stage, (new, start, now), begin)  # u* = a u_n + b (u + dt L(u))
                 self._apply_walls(stage, new, end)  # velocities at walls and neighbours' faces
+            if stage.number == 0:
+                self._playback.make()  # a device begins while its host finds the weights of guesses
+                self._numbers.take_weights(self.pressure.weights)
             self._solve_pressure(stage, new, now, end)  # lap p = div u* / (b dt)
             self._correct_stage(stage, new, end)  # u = u* - b dt grad p
         if self.is_measured:  # here a device need not wait for its host before
@@ -154,7 +157,8 @@ class Projection(RungeKutta):
         problem, start = self.problem, self._now
         self._playback.forget()
         self._last, self._length = self._length, part.length
-        self._numbers.take(part.length, self.pressure.begin_step(part.length))
+        self._numbers.take(part.length)
+        self.pressure.begin_step(part.length)
         if problem.walls_vary:
             problem.write_walls(start, part.start)
         self._asks = self._measures.begin_step()
@@ -180,6 +184,7 @@ class Projection(RungeKutta):
             self._apply_walls(stage, new, self.time)
             self._playback.make()
             self._predicted = self._numbers.length
+            self.pressure.expect_step(self._predicted)
 
     def _apply_walls(self, stage: Stage, new: Fields, time: float) -> None:
         problem = self.problem
