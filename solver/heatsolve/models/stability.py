@@ -23,7 +23,9 @@ AMPLIFIED = 1e-13
 """|g| - 1 up to which the growth of a wave counts as rounding."""
 SHORTEST = 2e-3
 """Below this share of the first guess the largest step is 0: all growth is then rounding."""
-TRIES = 60
+TRIES, TOGETHER = 60, 256
+"""Halvings of an interval; and the most numbers for which some halvings are made together, with all
+steps that these may come to: a call of NumPy then takes no longer than for one number."""
 ON_EDGE = 129
 """Numbers on each edge of a rectangle on which |g| is examined."""
 IN_CACHE = 4096
@@ -65,7 +67,7 @@ def _series(scheme: str, z: np.ndarray) -> np.ndarray:
     return g
 
 
-def _grow(scheme: str, z: np.ndarray, *implicit: np.ndarray) -> np.ndarray:
+def _grow(scheme: str, z: np.ndarray, *implicit: np.ndarray) -> Any:
     """Whether waves grow, more than by rounding."""
     if scheme == "adams-bashforth":
         return ~(amplification(scheme, z, *implicit) <= 1.0 + AMPLIFIED)
@@ -192,28 +194,50 @@ def _longest(scheme: str, waves: tuple[np.ndarray, ...], most: float, enough: fl
     bound dt, so each bisection has fewer waves to look at.
     """
 
-    def growing(step: float) -> tuple[np.ndarray, ...]:
-        grow = np.concatenate([
-            _grow(scheme, *[step * symbol[first : first + IN_CACHE] for symbol in waves])
-            for first in range(0, waves[0].size, IN_CACHE)
-        ])  # fmt: skip
-        return tuple([symbol[grow] for symbol in waves])
+    def grow(*steps: float) -> np.ndarray:
+        """Which waves grow in each of some steps: a row for each step."""
+        parts = []
+        for first in range(0, waves[0].size, IN_CACHE):
+            some = (symbol[first : first + IN_CACHE] for symbol in waves)
+            parts.append(_grow(scheme, *[np.multiply.outer(steps, symbol) for symbol in some]))
+        return np.concatenate(parts, axis=1)
 
-    low, high = 0.0, most
+    def kept(wanted: np.ndarray) -> tuple[np.ndarray, ...]:
+        return tuple([symbol[wanted] for symbol in waves])
+
+    low, high, tries = 0.0, most, TRIES
     if math.isfinite(enough):
-        waves = growing(enough)
+        waves = kept(grow(enough)[0])
         if not waves[0].size:
             return enough
-    while not (grown := growing(high))[0].size:
+    while not (bounding := grow(high)[0]).any():
         low, high = high, 2.0 * high
         if not math.isfinite(high):
             return math.inf
-    waves = grown
-    for _ in range(TRIES):
-        middle = 0.5 * (low + high)
-        grown = growing(middle)
-        if grown[0].size:
-            high, waves = middle, grown
-        else:
-            low = middle
+    while tries > 0:
+        waves = kept(bounding)
+        halvings = max(1, min(tries, (TOGETHER // waves[0].size + 1).bit_length() - 1))
+        middles = _middles(low, high, halvings)
+        growing: Any = grow(*middles)
+        any_grows, place = growing.any(axis=1).tolist(), 0
+        bounding = np.ones(waves[0].size, bool)
+        for _ in range(halvings):
+            if any_grows[place]:
+                high, bounding, place = middles[place], growing[place], 2 * place + 1
+            else:
+                low, place = middles[place], 2 * place + 2
+        tries -= halvings
     return low if low > SHORTEST * most else 0.0
+
+
+def _middles(low: float, high: float, halvings: int) -> list[float]:
+    """The middles of the intervals that halvings may come to: behind the middle at place n stand
+    those of the lower and of the upper half at 2 n + 1 and 2 n + 2."""
+    ends, middles = np.array([low, high]), list[float]()
+    for _ in range(halvings):
+        between = 0.5 * (ends[:-1] + ends[1:])
+        both = np.empty(ends.size + between.size)
+        both[::2], both[1::2] = ends, between
+        ends = both
+        middles += between.tolist()
+    return middles

@@ -147,27 +147,24 @@ class Pressure:
     @property
     def weights(self) -> Guesses:
         """The weights of the sums by which `begin` makes the guesses of the present step."""
-        return self._weights(self.lengths)
-
-    def expect_step(self, length: float) -> None:
-        """Find the weights of the next step while there is time, in case it has this length."""
-        self._weights((length, *self.lengths[: MOST_STEPS - 1]))
-
-    def _weights(self, lengths: tuple[float, ...]) -> Guesses:
-        """The weights for a step and the steps before of these lengths.
-
-        While pressures are missing, or steps are very unlike, the guess is the last pressure.
-        """
-        stages, weights = range(self._stages), SMALL_WEIGHTS[self._stages]
-        unlike = lengths and max(lengths) > MOST_UNLIKE * min(lengths)
-        if self.known < self._last[0] or (self._is_cubic and unlike):
-            weights = tuple((1.0, *[0.0] * (last - 1)) for last in self._last)
-        elif self._is_cubic:
-            weights = tuple(cubic_weights(len(stages), n, lengths) for n in stages)
+        stages = range(self._stages)
+        weights = tuple(self._weights(number, self.lengths) for number in stages)
         if not self._begins_all:
             return tuple((of_stage,) for of_stage in weights)
         first = tuple(of_stage[later:] for later, of_stage in enumerate(weights))
         return (first, *[((*weights[n][:n], 1.0),) for n in stages[1:]])
+
+    def _weights(self, stage: int, lengths: tuple[float, ...]) -> tuple[float, ...]:
+        """The weights of the last pressures in the guess of a stage.
+
+        While pressures are missing, or steps are very unlike, the guess is the last pressure.
+        """
+        unlike = lengths and max(lengths) > MOST_UNLIKE * min(lengths)
+        if self.known < self._last[0] or (self._is_cubic and unlike):
+            return (1.0, *[0.0] * (self._last[stage] - 1))
+        if self._is_cubic:
+            return cubic_weights(self._stages, stage, lengths)
+        return SMALL_WEIGHTS[self._stages][stage]
 
     @property
     def older(self) -> list[Any]:
@@ -223,9 +220,13 @@ class Pressure:
         """
         system, method = self.solver(length)
         of_rest, spacing = self._speed.posted(), min(self._problem.steps_along_axes)
+        waits = stage is not None and self._problem.backend.on_device
 
         def scale() -> float:
             """The residual of the pressure is the remaining div u, over dt."""
+            if stage is not None and waits:
+                # There is time to find weights of the next step, in case it has the same length.
+                self._weights(stage, (length, *self.lengths[: MOST_STEPS - 1]))
             return max(fastest(), self._rest * of_rest()) / (spacing * dt)
 
         options = self._case.solver

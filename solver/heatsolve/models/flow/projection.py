@@ -184,7 +184,6 @@ class Projection(RungeKutta):
             self._apply_walls(stage, new, self.time)
             self._playback.make()
             self._predicted = self._numbers.length
-            self.pressure.expect_step(self._predicted)
 
     def _apply_walls(self, stage: Stage, new: Fields, time: float) -> None:
         problem = self.problem
