@@ -223,11 +223,11 @@ def test_the_guess_behind_very_unlike_steps_is_the_last_pressure():
     pressure.known = 9
     pressure.lengths = (1.0,) * 5
     pressure.begin_step(2.0)
-    (first, _, _), *_ = pressure.weights
+    (first, _, _), *_ = pressure.guesses(pressure.lengths)
     assert sum(first) == pytest.approx(1.0, abs=1e-9) and max(map(abs, first)) > 1.0
     for length in (1e-3, 1.0, 1e-200, 1.0):
         pressure.begin_step(length)
-        (first, second, third), *later = pressure.weights
+        (first, second, third), *later = pressure.guesses(pressure.lengths)
         assert (first, second, third) == ((1.0, *[0.0] * 6), (0.0,) * 7, (0.0,) * 5)
         assert later == [((1.0, 1.0),), ((1.0, 0.0, 1.0),)]
 
@@ -323,7 +323,7 @@ def test_a_guess_is_the_weighted_sum_of_the_last_pressures(scheme, method):
     random, last, compared = np.random.default_rng(1), [], 0
     for _ in range(6):
         pressure.begin_step(0.1)
-        known, sums_of = pressure.known, pressure.weights
+        known, sums_of = pressure.known, pressure.guesses(pressure.lengths)
         for stage in stages:
             pressure.begin(problem.fields, 1.0, 0.1, sums_of[stage.number])
             if known >= len(weights[0]):

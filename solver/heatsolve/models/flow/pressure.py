@@ -137,24 +137,28 @@ class Pressure:
 
     def begin_step(self, length: float) -> None:
         """Begin a step of this length."""
-        self.lengths = (length, *self.lengths[: MOST_STEPS - 1])
+        self.lengths = self.next_lengths(length)
         system, _ = self.solver(length)
         steps = self.known // self._stages
         if self._is_cubic and system.singular and steps > 0 and steps % CENTRED_EVERY == 0:
             for array in (self.now, *self.older):
                 system.remove_mean(array)
 
-    @property
-    def weights(self) -> Guesses:
-        """The weights of the sums by which `begin` makes the guesses of the present step."""
+    def next_lengths(self, length: float) -> tuple[float, ...]:
+        """The lengths behind the present step, if the next step has this length."""
+        return (length, *self.lengths[: MOST_STEPS - 1])
+
+    def guesses(self, lengths: tuple[float, ...]) -> Guesses:
+        """The weights of the sums by which `begin` makes the guesses of a step, the first of these
+        lengths."""
         stages = range(self._stages)
-        weights = tuple(self._weights(number, self.lengths) for number in stages)
+        weights = tuple(self.weights(number, lengths) for number in stages)
         if not self._begins_all:
             return tuple((of_stage,) for of_stage in weights)
         first = tuple(of_stage[later:] for later, of_stage in enumerate(weights))
         return (first, *[((*weights[n][:n], 1.0),) for n in stages[1:]])
 
-    def _weights(self, stage: int, lengths: tuple[float, ...]) -> tuple[float, ...]:
+    def weights(self, stage: int, lengths: tuple[float, ...]) -> tuple[float, ...]:
         """The weights of the last pressures in the guess of a stage.
 
         While pressures are missing, or steps are very unlike, the guess is the last pressure.
@@ -211,22 +215,20 @@ class Pressure:
         time: float,
         stage: int | None = None,
         following: Following | None = None,
+        meanwhile: Callable[[], None] = lambda: None,
     ) -> None:
         """Solve for the p that makes u* - dt grad p free of divergence, after `begin`.
 
         `fastest` gives the largest velocity at the start of the step, of this `length`; `stage` is
-        the number of the stage in its step, None outside a step; `following`: see `iterate`. Raises
-        NotConverged.
+        the number of the stage in its step, None outside a step; `following`: see `iterate`;
+        `meanwhile`: work of the host while a device makes the first cycle. Raises NotConverged.
         """
         system, method = self.solver(length)
         of_rest, spacing = self._speed.posted(), min(self._problem.steps_along_axes)
-        waits = stage is not None and self._problem.backend.on_device
 
         def scale() -> float:
             """The residual of the pressure is the remaining div u, over dt."""
-            if stage is not None and waits:
-                # There is time to find weights of the next step, in case it has the same length.
-                self._weights(stage, (length, *self.lengths[: MOST_STEPS - 1]))
+            meanwhile()  # before the host waits for numbers of the device
             return max(fastest(), self._rest * of_rest()) / (spacing * dt)
 
         options = self._case.solver

@@ -59,7 +59,7 @@ class Projection(RungeKutta):
         # Sweeps with other terms that depend on a step's length are recorded for each length.
         plain = backend.on_device and self._plays_back and not (implicit or adams)
         holds = plain and problem.bodies is None
-        args = backend, problem.grid.dimension, self._stages, self.pressure.weights, holds
+        args = backend, problem.grid.dimension, self._stages, self.pressure.guesses(()), holds
         self._numbers = StepNumbers(*args)
         self._numbers.take(step)
         continues = plain and backend.continues and self._machine.replays
@@ -139,7 +139,7 @@ class Projection(RungeKutta):
                 self._apply_walls(stage, new, end)  # velocities at walls and neighbours' faces
             if stage.number == 0:
                 self._playback.make()  # a device begins while its host finds the weights of guesses
-                self._numbers.take_weights(self.pressure.weights)
+                self._numbers.take_weights(self.pressure.guesses(self.pressure.lengths))
             self._solve_pressure(stage, new, now, end)  # lap p = div u* / (b dt)
             self._correct_stage(stage, new, end)  # u = u* - b dt grad p
         if self.is_measured:  # here a device need not wait for its host before
@@ -206,9 +206,19 @@ class Projection(RungeKutta):
             self._measures.await_speed()
         pressure.known += 1
         playback = self._playback
-        args = share, length, self._measures.fastest, time
-        pressure.solve(*args, stage.number, playback.following)
+        args = share, length, self._measures.fastest, time, stage.number, playback.following
+        pressure.solve(*args, partial(self._expect_step, stage))
         playback.solved(pressure.counts[stage.number])
+
+    def _expect_step(self, stage: Stage) -> None:
+        """Find the weights of the next step's guess of a stage, and with the last stage give all to
+        the device, in case the next step has the length of this one."""
+        if not self.problem.backend.on_device:
+            return
+        lengths = self.pressure.next_lengths(self._length)
+        self.pressure.weights(stage.number, lengths)
+        if stage is self._stages[-1]:
+            self._numbers.take_weights(self.pressure.guesses(lengths))
 
     def _correct_stage(self, stage: Stage, new: Fields, time: float) -> None:
         problem, share = self.problem, stage.b * self._length
