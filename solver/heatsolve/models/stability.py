@@ -9,7 +9,7 @@ linear analysis: its step is the longest of explicit Euler that makes no new ext
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
@@ -23,9 +23,10 @@ AMPLIFIED = 1e-13
 """|g| - 1 up to which the growth of a wave counts as rounding."""
 SHORTEST = 2e-3
 """Below this share of the first guess the largest step is 0: all growth is then rounding."""
-TRIES, TOGETHER = 60, 256
-"""Halvings of an interval; and the most numbers for which some halvings are made together, with all
-steps that these may come to: a call of NumPy then takes no longer than for one number."""
+TRIES, SECANTS, TOGETHER = 60, 8, 1024
+"""Halvings of an interval; secants for a guess of the step that they come to; and the most numbers
+for which the halvings that the guess leads to are made together: a call of NumPy then takes little
+longer than for one number."""
 ON_EDGE = 129
 """Numbers on each edge of a rectangle on which |g| is examined."""
 IN_CACHE = 4096
@@ -214,30 +215,47 @@ def _longest(scheme: str, waves: tuple[np.ndarray, ...], most: float, enough: fl
         low, high = high, 2.0 * high
         if not math.isfinite(high):
             return math.inf
-    while tries > 0:
+    while tries > 0 and low < 0.5 * (low + high) < high:  # until no number lies between them
         waves = kept(bounding)
-        halvings = max(1, min(tries, (TOGETHER // waves[0].size + 1).bit_length() - 1))
-        middles = _middles(low, high, halvings)
+        at_once = min(tries, max(1, TOGETHER // waves[0].size))
+        guess = _crossing(scheme, waves, low, high) if at_once > 1 else low
+        middles = list(itertools.islice(_halvings(low, high, guess), at_once))
         growing: Any = grow(*middles)
-        any_grows, place = growing.any(axis=1).tolist(), 0
-        bounding = np.ones(waves[0].size, bool)
-        for _ in range(halvings):
-            if any_grows[place]:
-                high, bounding, place = middles[place], growing[place], 2 * place + 1
+        for middle, row, grows in zip(middles, growing, growing.any(axis=1).tolist(), strict=True):
+            tries -= 1
+            if grows:
+                high, bounding = middle, row
             else:
-                low, place = middles[place], 2 * place + 2
-        tries -= halvings
+                low, bounding = middle, np.full(row.size, True)
+            if grows != (middle > guess):  # the others are not those of this interval
+                break
     return low if low > SHORTEST * most else 0.0
 
 
-def _middles(low: float, high: float, halvings: int) -> list[float]:
-    """The middles of the intervals that halvings may come to: behind the middle at place n stand
-    those of the lower and of the upper half at 2 n + 1 and 2 n + 2."""
-    ends, middles = np.array([low, high]), list[float]()
-    for _ in range(halvings):
-        between = 0.5 * (ends[:-1] + ends[1:])
-        both = np.empty(ends.size + between.size)
-        both[::2], both[1::2] = ends, between
-        ends = both
-        middles += between.tolist()
-    return middles
+def _halvings(low: float, high: float, guess: float) -> Iterator[float]:
+    """Yield the middles of the intervals about a guess, each one half of the interval before."""
+    while True:
+        middle = 0.5 * (low + high)
+        yield middle
+        low, high = (low, middle) if middle > guess else (middle, high)
+
+
+def _crossing(scheme: str, waves: tuple[np.ndarray, ...], low: float, high: float) -> float:
+    """About the step at which the wave that grows most in the step `high` begins to grow, by the
+    secant method."""
+    most = int(np.argmax(amplification(scheme, *[high * symbol for symbol in waves])))
+    wave = [symbol[most].item() for symbol in waves]
+
+    def excess(step: float) -> float:
+        return float(amplification(scheme, *[step * symbol for symbol in wave])) - 1.0 - AMPLIFIED
+
+    one, other = high, 0.5 * (low + high)
+    of_one, of_other = excess(one), excess(other)
+    for _ in range(SECANTS):
+        if of_one == of_other:
+            break
+        step = other - of_other * (other - one) / (of_other - of_one)
+        if not low < step < high:
+            break
+        one, of_one, other, of_other = other, of_other, step, excess(step)
+    return other
