@@ -127,13 +127,18 @@ def test_a_rectangle_of_stable_numbers_spares_only_searches(convection, scheme, 
                 rng.choice([0.0, 1.0], dimension) * 10.0 ** rng.uniform(-2, 2, dimension)
             )
             spacings = tuple(10.0 ** rng.uniform(-2, 0, dimension))
-            given.append((convection, scheme, speeds, 10.0 ** rng.uniform(-5, 0), spacings))
+            diffusivities = tuple(10.0 ** rng.uniform(-5, 0, rng.integers(1, 3)))
+            given.append((convection, scheme, speeds, diffusivities, spacings))
     for spares in (True, False):
         stability.largest_step.cache_clear()
         if not spares:
             monkeypatch.setattr(stability, "_is_stable", lambda *args: False)
         found.append([stability.largest_step(*args) for args in given])
     assert found[0] == found[1]
+    each = [
+        min(stability.largest_step(*args[:3], (nu,), args[4]) for nu in args[3]) for args in given
+    ]
+    assert each == found[0]
     # Halvings that are made together come to the step of single ones, but for a few last places.
     stability.largest_step.cache_clear()
     monkeypatch.setattr(stability, "TOGETHER", 1)

@@ -525,7 +525,10 @@ def test_check_tells_of_a_velocity_with_divergence(v, form, told):
 
 def test_limits_of_stability():
     h = 0.1
-    limit = stability.largest_step
+
+    def limit(convection, scheme, speeds, nu, spacings):
+        return stability.largest_step(convection, scheme, speeds, (nu,), spacings)
+
     assert limit("upwind", "explicit", (2.0,), 0.0, (h,)) == pytest.approx(h / 2)
     assert limit("upwind", "explicit", (1.0, 3.0), 0.0, (h, h)) == pytest.approx(h / 4)
     assert limit("upwind", "explicit", (0.0,), 0.3, (h,)) == pytest.approx(h * h / 0.6)
@@ -543,6 +546,15 @@ def test_limits_of_stability():
     for convection, scheme in never:
         assert limit(convection, scheme, (1.0,), 0.0, (h,)) == 0.0
     assert limit("upwind", "explicit", (0.0,), 0.0, (h,)) == math.inf
+
+
+def test_a_step_is_stable_for_all_diffusivities():
+    """The rounding of a step short enough for much diffusion hides the growth without any."""
+    args = (1.0,), (0.1,)
+    much = stability.largest_step("central", "explicit", args[0], (50.0,), args[1])
+    assert much == pytest.approx(1e-4)
+    for diffusivities in ((50.0, 0.0), (0.0, 50.0), (5e6, 0.0)):
+        assert stability.largest_step("central", "explicit", args[0], diffusivities, args[1]) == 0.0
 
 
 @pytest.mark.few(1)

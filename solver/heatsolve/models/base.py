@@ -791,10 +791,8 @@ class MultiFieldModel(Model):
         form = "central" if model.convection == "skew" else model.convection
         args = form, time.scheme, tuple(reversed(speeds))
         implicit = time.diffusion != "explicit"
-        limit = min(
-            stability.largest_step(*args, nu, self.spacings, implicit)
-            for nu in set(self.moved.values())
-        )
+        diffusivities = tuple(sorted(set(self.moved.values())))
+        limit = stability.largest_step(*args, diffusivities, self.spacings, implicit)
         if limit == 0.0 and not time.allow_unstable:
             raise InputError(
                 f'time.scheme: no step is stable with scheme = "{time.scheme}" and '

@@ -184,8 +184,8 @@ class Evolution(Staged):
         """The largest step that is stable for the largest diffusivity alone (s)."""
         time, model = self.case.march, self.case.model
         largest = max((getattr(model, name) for name in self.equations.diffusivities), default=0.0)
-        still = [0.0] * self.grid.dimension
-        return stability.largest_step("central", time.scheme, tuple(still), largest, self.spacings)
+        still = (0.0,) * self.grid.dimension
+        return stability.largest_step("central", time.scheme, still, (largest,), self.spacings)
 
 
 @cache
