@@ -23,6 +23,7 @@ from heatsolve.backends.host.numpy import NumpyBackend
 from heatsolve.errors import InputError
 from heatsolve.linear.multigrid.mixed import corrected
 from heatsolve.linear.system import with_change
+from heatsolve.stencil.grid import whole
 from heatsolve.stencil.language import copy, neighbour
 
 
@@ -213,6 +214,9 @@ def compare_copies(device):
         assert block.tobytes() == host[1:-1, 1:].tobytes()
         device.put(array, region, -block)
         host[1:-1, 1:] *= -1.0
+        assert device.to_host(array).tobytes() == host.tobytes()
+        host = host[::-1] * 3.0
+        device.put(array, whole(host.shape), host)
         assert device.to_host(array).tobytes() == host.tobytes()
     gpu.MOST_AT_ONCE, backends.LARGEST_PUT = most
 

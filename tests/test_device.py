@@ -11,7 +11,15 @@ import pytest
 
 from heatsolve.backends import Accumulator
 from heatsolve.backends import exact_sums as sums
-from heatsolve.backends.gpu.backend import MOST_POSTED, DeviceBackend, DeviceScalars
+from heatsolve.backends.gpu.backend import (
+    CLEARED,
+    HEAD,
+    LETTERS,
+    MOST_POSTED,
+    NUMBERS,
+    DeviceBackend,
+    DeviceScalars,
+)
 from heatsolve.backends.gpu.device import CARDS
 from heatsolve.backends.gpu.launch import (
     ALIGNMENT,
@@ -199,6 +207,58 @@ def test_kernels_of_a_step_of_flow():
     flow.step()
     assert sum(flow.stepper.pressure.counts.values()) == 3
     assert 60 < device.launches - before <= 100
+
+
+class Posting(Silent):
+    """Notes when its gates are cleared; a ledger that asks is not continued."""
+
+    posted_ledger = DeviceBackend.posted_ledger
+
+    def zero(self, array):
+        self.done.append(array.size)
+
+
+def test_a_posted_ledger_clears_its_gates():
+    """The next queue clears only what a ledger that was not posted, or not read, has left."""
+    device, posts = Posting(), []
+    device._check_kernels["post"] = lambda launch, args: posts.append(int(args[2]))
+
+    def zeroed(work):
+        device.done.clear()
+        device.open_gate(*work)
+        return [each for each in device.done if isinstance(each, int)]
+
+    assert zeroed(()) == []  # as it was made
+    assert zeroed(()) == [HEAD]  # the ledger before was not posted
+    device.posted_ledger()
+    assert posts == [CLEARED] and zeroed((1,)) == []
+    device.posted_ledger()  # not read, and the gate of work behind it may be closed
+    assert zeroed((1,)) == [HEAD]
+    read = device.posted_ledger()
+    device._copied[:HEAD] = 0, 0, 0, 1
+    device.done.clear()
+    assert read() == [] and not device.continued
+    assert [each for each in device.done if isinstance(each, int)] == [1]  # its reader opens it
+    assert zeroed(()) == []
+
+
+def test_a_device_takes_numbers_by_turns_from_pinned_memory():
+    device, given = Silent(), []
+    device._check_kernels["post"] = lambda launch, args: given.append((int(args[1]), args[3]))
+    array = np.zeros((NUMBERS,))
+    for number in range(2 * LETTERS):
+        device.done.clear()
+        device.put(array[: 1 + number], ((0, 1 + number),), np.full(1 + number, 1.0 * number))
+        # A piece of memory is written again only when the device has read it.
+        assert device.done == ["wait", "mark"][number < LETTERS :]
+    assert [count for count, _ in given] == list(range(1, 1 + 2 * LETTERS))
+    assert [buffer[0] for buffer, _ in device._letters] == list(range(LETTERS, 2 * LETTERS))
+    given.clear()
+    device.put(array, ((1, 3),), np.ones(2))
+    single = Silent()
+    single.precision = "float32"
+    single.put(np.zeros(2, np.float32), ((0, 2),), np.ones(2))
+    assert not given
 
 
 def test_weights_of_guesses_are_found_while_the_host_waits(monkeypatch):

@@ -524,6 +524,27 @@ def test_a_device_goes_on_before_the_host_knows(name, refuses, monkeypatch):
     assert 0 <= device.confirmations - device.continuations * by_recurrence <= by_recurrence
 
 
+def test_a_device_goes_on_to_all_that_a_step_does_at_its_end():
+    """Steps with and without a change to check, and with and without measures, in turn."""
+    found = []
+    for backend in (NumpyBackend(), device := Ahead()):
+        stepper = make_model(load("taylor-green-3d", ["constants.n=12"]), backend).stepper(0.0, 0.1)
+        stepper.prepare()
+        change, values = backend.accumulator("sum"), []
+        for number in range(1, 40):
+            stepper.is_measured = number % 5 == 0
+            checked = stepper.is_measured or number % 3 > 0
+            part = Substep(stepper.time, 0.1, 0.0)
+            stepper.step([part], change if checked else None, None)
+            if stepper._measures.are_made:
+                values.append(stepper.posted_measures(change)())
+            elif checked:
+                values.append(backend.values([change]))
+        found.append((values, [array.tobytes() for array in stepper.fields.values()]))
+    assert found[0] == found[1] and len(found[0][0]) > 25
+    assert device.continuations > 60
+
+
 def test_an_unstable_flow_is_refused_and_its_divergence_told(tmp_path):
     overrides = ["constants.n=16", "time.step=0.5", "time.end=1000"]
     with pytest.raises(InputError, match=r"time\.step: a step of 0\.5 is unstable, rk3 allows"):

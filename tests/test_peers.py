@@ -210,9 +210,16 @@ extern "C" __global__ void sweeps(const integer* gate, integer* registers, integ
 """
 
 
-def checks_of(rank):
-    """The kernels of checks of a process, which have variables of their own."""
+WAITS = "const integer waited ="
+LINGERS = "{ const integer began = nanoseconds(); while (nanoseconds() - began < 2000000); }"
+
+
+def checks_of(rank, lingers=False):
+    """The kernels of checks of a process, which have variables of their own; `lingers`: 2 ms before
+    it reads what has come."""
     source = "#undef __shared__\n#define __shared__ static\n" + check_source() + CHECKS
+    assert source.count(WAITS) == 1
+    source = source.replace(WAITS, LINGERS + WAITS) if lingers else source
     return Emulated(late=rank % 2 == 1).c_kernel(source + f"// {rank}", 0)
 
 
@@ -270,6 +277,36 @@ def test_checks_merge_the_registers_of_all_processes(size, monkeypatch):
 
     with ThreadPoolExecutor(size) as pool:
         assert list(pool.map(process, range(size))) == [(True, "", True)] * size
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler, g++")
+def test_registers_are_read_before_the_next_ones_come(monkeypatch):
+    """One message right behind the other, of one block to four; one process is slow to read."""
+    size, width = 3, sums.WIDTH
+    monkeypatch.setattr(peers, "PLACE", 1 << 15)
+    monkeypatch.setattr(peers, "PATIENCE", dict.fromkeys((False, True), 5.0))
+    library()
+    count = (head_of(size) + 2 * peers.PLACE * size) // 8 + 2
+    slabs = [np.zeros(count, np.int64) for _ in range(size)]
+    addresses = {rank: (slab.ctypes.data + 15) // 16 * 16 for rank, slab in enumerate(slabs)}
+    kernels = [checks_of(rank, lingers=rank == 1) for rank in range(size)]
+
+    def process(rank):
+        link, none, wrong = PeerMemory(Backend(), size, Slabs(rank, addresses)), np.zeros(1), 0
+        for number in range(1, 25):
+            blocks = 1 + number % 4
+            copies = [np.full(SPREAD * width, (1 + rank) * number) for _ in range(blocks)]
+            places = np.array([each.ctypes.data for each in copies])
+            rows, block = np.zeros((blocks, width), np.int64), (GROUPS * width, 1, 1)
+            args = none, none, -1.0, 1, places, rows, link.peer_table
+            kernels[rank](Launch((blocks, 1, 1), block, ()), args)
+            wanted = np.full(width, (1 + 2 + 3) * number * SPREAD)
+            wanted[[sums.TOP, sums.LARGEST]] = 3 * number
+            wrong += not (rows == wanted).all()
+        return wrong, link.failure
+
+    with ThreadPoolExecutor(size) as pool:
+        assert list(pool.map(process, range(size))) == [(0, "")] * size
 
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler, g++")

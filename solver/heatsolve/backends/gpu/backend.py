@@ -97,6 +97,9 @@ MOST_POSTED = 64
 HEAD, CLEARED = 4, 3
 """Integers of a device's state before the rows of the ledger: its gates; and those of them that are
 cleared when a ledger is posted, all but the gate of work that continues behind it."""
+NUMBERS, LETTERS = 64, 8
+"""The most numbers that a kernel reads from pinned memory, and the pieces of such memory, which
+take turns: a copy keeps the device waiting for 10 us, and its host for longer."""
 ONE_BLOCK = Launch((1, 1, 1), (GROUPS * sums.WIDTH, 1, 1), ())
 
 
@@ -563,6 +566,7 @@ class DeviceBackend(Backend):
             return
         if link.peer_table is not None:
             self._peers = link.peer_table
+            return
         self._own_row = self.integers(sums.WIDTH)
         self._all_rows = self.integers(link.size * sums.WIDTH)
 
@@ -595,6 +599,7 @@ class DeviceBackend(Backend):
         self._readbacks: dict[int, np.ndarray] = {}
         self._posted: dict[tuple[int, ...], Posted] = {}
         self._peers, self._is_clear = self.integer(0), True
+        self._letters: list[tuple[np.ndarray, Callable[[], None]]] = []
         rows = (self.lookahead + BEYOND + 1) * sums.WIDTH  # one more for `confirm`
         self._state = self.integers(HEAD + rows)
         self._head = self.part(self._state, (HEAD,))
@@ -622,6 +627,22 @@ class DeviceBackend(Backend):
 
     def clear_register(self, register: Any) -> None:
         self.enqueue(partial(self.zero, register))
+
+    def put(self, array: Any, region: Region, values: np.ndarray) -> None:
+        """As any backend; a few numbers of an array go by a kernel, whether or not a gate is
+        closed, and the host waits for nothing."""
+        few = values.size <= NUMBERS and self.precision == "float64"
+        if not (few and region == whole(array.shape)):
+            super().put(array, region, values)
+            return
+        while len(self._letters) < LETTERS:
+            self._letters.append((self.pinned((NUMBERS,)), lambda: None))
+        numbers, await_reading = self._letters.pop(0)
+        await_reading()
+        numbers[: values.size] = values.reshape(-1)
+        counts = self.integer(values.size), self.integer(0)
+        self._of_checks("post")(ONE_BLOCK, (self.mapped(numbers), *counts, array))
+        self._letters.append((numbers, self.mark()))
 
     def read_register(self, register: Any) -> np.ndarray:
         return sums.merge(self.to_host(register).reshape(SPREAD, sums.WIDTH))
@@ -651,7 +672,7 @@ class DeviceBackend(Backend):
         if self.lookahead == 1:
             super().open_gate()
             return
-        if not self._is_clear:  # the last ledger was not posted, because an error came between
+        if not self._is_clear:  # the last ledger was not read, because an error came between
             self.zero(self._head)
         self._is_clear = False
         self._kinds, self._work, self._continues_at = [], [], continues_at
@@ -726,8 +747,8 @@ class DeviceBackend(Backend):
         copied = self._copied[: HEAD + (len(self._work) + self._confirms) * sums.WIDTH]
         numbers = self.integer(copied.size), self.integer(CLEARED)
         self._of_checks("post")(ONE_BLOCK, (self._state, *numbers, self.mapped(copied)))
-        self._is_clear = True
         wait, asked = self.mark(), self._continues_at > 0
+        self._is_clear = not asked  # else its reader opens the gate of work that continues
         work, kinds, confirms = self._work, self._kinds, self._confirms
         done = self.points_updated, self.bytes_moved
 
@@ -738,6 +759,7 @@ class DeviceBackend(Backend):
             if asked and not_continued:
                 self.zero(self._ahead)
                 self.points_updated, self.bytes_moved = done
+            self._is_clear |= asked
             # The sweeps behind a closed gate have done nothing.
             if 0 < passed < len(work) or (passed > 0 and confirms and not confirmed):
                 self.points_updated, self.bytes_moved = work[passed - 1]

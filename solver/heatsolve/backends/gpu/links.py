@@ -40,7 +40,7 @@ class Link(ABC):
     """Whether a device can record transfers and play them back."""
     peer_table: Any = None
     """A table by which the kernels of checks exchange registers themselves; None: they cannot."""
-    most_registers = 0
+    most_registers = 1
     """The most registers that such a kernel exchanges."""
 
     def __init__(self, backend: "DeviceBackend", size: int):

@@ -54,9 +54,9 @@ class Slabs:
     """The slabs of the processes of one host, mapped by process `rank` at `addresses`.
 
     A slab holds, for each process, a flag of each block, the counts of its messages, and a mailbox
-    with a place for even and a place for odd messages; the same for registers, all of which have
-    one count; and the state of the kernels. The slab lives as long as its process, because a peer
-    may still write to it.
+    with a place for even and a place for odd messages, and two such places for registers, whose
+    messages to all processes have one count; and the state of the kernels. The slab lives as long
+    as its process, because a peer may still write to it.
     """
 
     rank: int

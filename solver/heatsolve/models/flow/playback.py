@@ -17,18 +17,20 @@ from heatsolve.stencil.trace import HeldNumber
 
 Key = tuple[Any, ...]
 """The names of sweeps that are made together, each with its arrays."""
+Solved = tuple[Key, int, Hashable]
+"""The sweeps before a pressure, its iterations, and what the step does at its end."""
 
 
 class Recorded(dict[Key, Callable[[], None] | None]):
     """Recorded sweeps; None for sweeps that ran only once.
 
-    `next` names the sweeps that came after a pressure, by the sweeps before the pressure and by the
-    number of its iterations, which decides the array that holds it.
+    `next` names the sweeps that came after a pressure, by the sweeps before the pressure, by the
+    number of its iterations, which decides the array that holds it, and by the end of the step.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.next: dict[tuple[Key, int], Key] = {}
+        self.next: dict[Solved, Key] = {}
 
 
 class Playback:
@@ -57,8 +59,9 @@ class Playback:
         self._recorded: dict[float, tuple[System, Recorded]] = {}
         self._made: Key = ()
         """The sweeps that were made last."""
-        self._solved: tuple[Key, int] | None = None
-        """The sweeps before the last pressure, and its iterations; None after the next sweeps."""
+        self._solved: Solved | None = None
+        """Of the last pressure; None after the next sweeps."""
+        self._end: Hashable = None
         self._followed: Key | None = None
         """The sweeps that are queued behind an iteration."""
         self._continued: Key | None = None
@@ -107,19 +110,20 @@ class Playback:
         if not self._continues:
             return None
         plays = self._present()
-        self._followed = plays.next.get((self._made, iterations))
+        self._followed = plays.next.get((self._made, iterations, self._end))
         return None if self._followed is None else plays.get(self._followed)
 
     def solved(self, iterations: int) -> None:
         """The pressure has converged after this number of iterations."""
         if self._continues:
-            self._solved = self._made, iterations
+            self._solved = self._made, iterations, self._end
             self._continued = self._followed if self._machine.backend.continued else None
 
-    def forget(self) -> None:
-        """Begin a step, also after a step that broke off."""
+    def begin_step(self, end: Hashable) -> None:
+        """Begin a step, also after a step that broke off; `end` tells what it does at its end."""
         self._waiting.clear()
         self._solved = self._continued = None
+        self._end = end
 
     def _present(self) -> Recorded:
         """The sweeps that are recorded for the present step."""
@@ -139,7 +143,7 @@ class StepNumbers:
     """The numbers in the sweeps of a step that follow from its length and from those before.
 
     `dt` is the `length`, `shares` are b dt of each stage, `factors` -1 / (b dt), `weights` see
-    `Pressure.weights`: these lie in memory, so that steps behind a step of another length are not
+    `Pressure.guesses`: these lie in memory, so that steps behind a step of another length are not
     recorded anew. A device that `holds` the others, too, records no sweep anew for another length.
     """
 

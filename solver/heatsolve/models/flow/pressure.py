@@ -221,7 +221,8 @@ class Pressure:
 
         `fastest` gives the largest velocity at the start of the step, of this `length`; `stage` is
         the number of the stage in its step, None outside a step; `following`: see `iterate`;
-        `meanwhile`: work of the host while a device makes the first cycle. Raises NotConverged.
+        `meanwhile`: work of the host before it waits for the device, with a tolerance while the
+        first cycle runs; it may be called again. Raises NotConverged.
         """
         system, method = self.solver(length)
         of_rest, spacing = self._speed.posted(), min(self._problem.steps_along_axes)

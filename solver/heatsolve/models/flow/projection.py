@@ -126,7 +126,7 @@ class Projection(RungeKutta):
             self._copy(problem.fields["pressure"], self.pressure.now)
 
     def _advance(self, part: Substep, change: Accumulator | None) -> None:
-        self._begin_step(part)
+        self._begin_step(part, change)
         dt, start = part.length, self._now
         predicted, self._predicted = self._predicted == dt, None
         before = start
@@ -138,7 +138,8 @@ class Projection(RungeKutta):
                 self._predict(stage, (new, start, now), begin)  # u* = a u_n + b (u + dt L(u))
                 self._apply_walls(stage, new, end)  # velocities at walls and neighbours' faces
             if stage.number == 0:
-                self._playback.make()  # a device begins while its host finds the weights of guesses
+                # Where the length has changed, a device begins while its host finds the weights.
+                self._playback.make()
                 self._numbers.take_weights(self.pressure.guesses(self.pressure.lengths))
             self._solve_pressure(stage, new, now, end)  # lap p = div u* / (b dt)
             self._correct_stage(stage, new, end)  # u = u* - b dt grad p
@@ -152,10 +153,10 @@ class Projection(RungeKutta):
         self._playback.make()
         self._take(new)
 
-    def _begin_step(self, part: Substep) -> None:
+    def _begin_step(self, part: Substep, change: Accumulator | None) -> None:
         """Take the length of a step, and the walls and the largest velocity at its start."""
         problem, start = self.problem, self._now
-        self._playback.forget()
+        self._playback.begin_step((self.is_measured, id(change)))
         self._last, self._length = self._length, part.length
         self._numbers.take(part.length)
         self.pressure.begin_step(part.length)
@@ -216,7 +217,7 @@ class Projection(RungeKutta):
         if not self.problem.backend.on_device:
             return
         lengths = self.pressure.next_lengths(self._length)
-        self.pressure.weights(stage.number, lengths)
+        self.pressure.weights(stage.number, lengths)  # kept, so that `guesses` finds them at once
         if stage is self._stages[-1]:
             self._numbers.take_weights(self.pressure.guesses(lengths))
 

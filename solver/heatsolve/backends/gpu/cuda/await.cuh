@@ -6,9 +6,9 @@ __device__ integer nanoseconds() {
     return now;
 }
 
-// Waits until something that a peer does `has_come`; returns the time that it took (ns). If the peer
-// is silent until the deadline (ns), `state` becomes 1, and `lost`, in the memory of the host, tells
-// the host. If the silence is `fatal`, the kernel traps, and no other work follows.
+// Waits until something that a peer sends `has_come`; returns the time that it took (ns). If the
+// peer is silent until the deadline (ns), `state` becomes 1, and `lost`, in the memory of the host,
+// tells the host. If the silence is `fatal`, the kernel traps, and no other work follows.
 template <class Predicate>
 __device__ integer await(Predicate has_come, integer* state, volatile integer* lost,
                          integer deadline, integer fatal) {

@@ -5,9 +5,9 @@ __device__ integer merged(int place, integer one, integer other) {
     return place == TOP || place == LARGEST ? max(one, other) : one + other;
 }
 
-// Merges `count` rows, of which `value_of` gives the integers. Each of GROUPS * WIDTH threads merges
-// some of the integers at one place: a single thread for each place would wait for one after the
-// other.
+// Merges `count` rows, of which `value_of` gives the integers. Each of GROUPS * WIDTH threads
+// merges some of the integers at one place: a single thread for each place would wait for one after
+// the other.
 template <class ValueOf> __device__ void merge_rows(integer* row, int count, ValueOf value_of) {
     __shared__ integer parts[GROUPS][WIDTH];
     const int place = threadIdx.x % WIDTH, group = threadIdx.x / WIDTH;
@@ -53,7 +53,10 @@ __device__ void merge_of_all(integer* row, integer* reg, int copies, const integ
     const integer place = (number & 1) * table[2] + 2 * (WIDTH * blockIdx.x + at);
     volatile word *const there = (word*)peer[0] + place, *const here = (word*)peer[1] + place;
     merge_into(own, reg, copies);
-    if (__syncthreads_or(silent)) return;
+    if (__syncthreads_or(silent)) {
+        if (!group) row[at] = own[at];
+        return;
+    }
     integer value = 0;
     if (group < peers) {
         const word mark = (word)(number + 1) << 32;
@@ -87,7 +90,7 @@ extern "C" __global__ void merge_several(integer* const* registers, integer* row
     merge_of_all(rows + blockIdx.x * WIDTH, registers[blockIdx.x], SPREAD, peers);
 }
 
-// Copies numbers to the host's memory, and clears the first `cleared` of them; one block.
+// Copies numbers to or from the host's memory, and clears the first `cleared` of them; one block.
 extern "C" __global__ void post(integer* from, integer count, integer cleared, integer* to) {
     for (int n = threadIdx.x; n < count; n += blockDim.x) {
         to[n] = from[n];
@@ -130,8 +133,8 @@ extern "C" __global__ void close_gate(integer count, integer sum, double limit, 
 }
 
 // Merges a register, with those of `peers`, into a row of the ledger, clears the register, and
-// closes the gate if the row `closes` it; one block. With `at` not 0, it opens the gate `ahead` if this gate closes at check
-// number `at`, with a finite value, and closes it otherwise.
+// closes the gate if the row `closes` it; one block. With `at` not 0, it opens the gate `ahead` if
+// this gate closes at check number `at`, with a finite value, and closes it otherwise.
 extern "C" __global__ void check(integer* reg, integer copies, integer sum, double limit,
                                  integer* gate, integer* rows, integer* ahead, integer at,
                                  const integer* peers) {
