@@ -238,6 +238,7 @@ def test_a_posted_ledger_clears_its_gates():
     device._copied[:HEAD] = 0, 0, 0, 1
     device.done.clear()
     assert read() == [] and not device.continued
+    assert device.is_clear and device.single().is_clear
     assert [each for each in device.done if isinstance(each, int)] == [1]  # its reader opens it
     assert zeroed(()) == []
 

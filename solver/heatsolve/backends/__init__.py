@@ -97,12 +97,13 @@ class Prepared(NamedTuple):
 
 @dataclass
 class Progress:
-    """The work that a machine's sweeps have done, and whether sweeps now obey its gate."""
+    """The work that a machine's sweeps have done, and the state of its gates."""
 
     points_updated: int = 0
     bytes_moved: int = 0
     launches: int = 0
     gated: bool = False
+    is_clear: bool = True
     recorded: list[Any] | None = None
     """The calls recorded instead of queued; None while nothing is recorded."""
 
@@ -248,6 +249,8 @@ class Backend(ABC):
     launches: int = _of_progress("launches")
     gated: bool = _of_progress("gated")
     """Whether sweeps now obey the gate; only devices that queue work have one."""
+    is_clear: bool = _of_progress("is_clear")
+    """Whether the gates of a device are open, and its ledger is empty."""
     most_wrapped = 0
     """The most points of a region whose sweep may read the other end of a periodic axis itself."""
     on_device = False

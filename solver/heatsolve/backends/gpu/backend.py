@@ -598,7 +598,7 @@ class DeviceBackend(Backend):
         self._check_kernels: dict[str, Compiled] = {}
         self._readbacks: dict[int, np.ndarray] = {}
         self._posted: dict[tuple[int, ...], Posted] = {}
-        self._peers, self._is_clear = self.integer(0), True
+        self._peers = self.integer(0)
         self._letters: list[tuple[np.ndarray, Callable[[], None]]] = []
         rows = (self.lookahead + BEYOND + 1) * sums.WIDTH  # one more for `confirm`
         self._state = self.integers(HEAD + rows)
@@ -672,9 +672,9 @@ class DeviceBackend(Backend):
         if self.lookahead == 1:
             super().open_gate()
             return
-        if not self._is_clear:  # the last ledger was not read, because an error came between
+        if not self.is_clear:  # the last ledger was not read, because an error came between
             self.zero(self._head)
-        self._is_clear = False
+        self.is_clear = False
         self._kinds, self._work, self._continues_at = [], [], continues_at
         self.gated, self._confirms, self.confirmed = True, False, None
 
@@ -748,7 +748,7 @@ class DeviceBackend(Backend):
         numbers = self.integer(copied.size), self.integer(CLEARED)
         self._of_checks("post")(ONE_BLOCK, (self._state, *numbers, self.mapped(copied)))
         wait, asked = self.mark(), self._continues_at > 0
-        self._is_clear = not asked  # else its reader opens the gate of work that continues
+        self.is_clear = not asked  # else its reader opens the gate of work that continues
         work, kinds, confirms = self._work, self._kinds, self._confirms
         done = self.points_updated, self.bytes_moved
 
@@ -759,7 +759,7 @@ class DeviceBackend(Backend):
             if asked and not_continued:
                 self.zero(self._ahead)
                 self.points_updated, self.bytes_moved = done
-            self._is_clear |= asked
+            self.is_clear |= asked
             # The sweeps behind a closed gate have done nothing.
             if 0 < passed < len(work) or (passed > 0 and confirms and not confirmed):
                 self.points_updated, self.bytes_moved = work[passed - 1]
