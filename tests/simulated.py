@@ -116,7 +116,7 @@ class SimulatedBackend(DeviceBackend, HostBackend):
 
     def _post(self, launch, args):
         numbers, count, cleared, host = args
-        host[:] = numbers[:count]
+        host.reshape(-1)[:] = numbers[:count]
         numbers[:cleared] = 0
 
     def _merge(self, launch, args):
