@@ -791,7 +791,7 @@ class MultiFieldModel(Model):
         form = "central" if model.convection == "skew" else model.convection
         args = form, time.scheme, tuple(reversed(speeds))
         implicit = time.diffusion != "explicit"
-        diffusivities = tuple(sorted(set(self.moved.values())))
+        diffusivities = tuple(set(self.moved.values()))
         limit = stability.largest_step(*args, diffusivities, self.spacings, implicit)
         if limit == 0.0 and not time.allow_unstable:
             raise InputError(

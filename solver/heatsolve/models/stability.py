@@ -100,8 +100,8 @@ def largest_step(
     """
     least = math.inf
     for nu in sorted(diffusivities, reverse=True):  # the largest mostly has the least step
-        given = convection, scheme, speeds, spacings, implicit
-        least = min(least, _largest_up_to(least, nu, *given))
+        for_nu = _largest_up_to(least, nu, convection, scheme, speeds, spacings, implicit)
+        least = min(least, for_nu)
     return least
 
 

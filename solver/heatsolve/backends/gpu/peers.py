@@ -110,10 +110,12 @@ def head_of(size: int) -> int:
 class PeerMemory(Link):
     """Transfers by stores into the memory of peers, see the module; to other hosts by NCCL."""
 
+    most_registers = MOST_REGISTERS
+
     def __init__(self, backend: "DeviceBackend", size: int, slabs: Slabs, far: Link | None = None):
         """`far`: the link to the processes of other hosts, if there are any."""
         super().__init__(backend, size)
-        self._slabs, self._far, self.most_registers = slabs, far, MOST_REGISTERS
+        self._slabs, self._far = slabs, far
         self.name = "GPU peer memory" + (f" and {far.name}" if far is not None else "")
         self._kernel = backend.compiled(peer_source(THREADS, FLAG), "exchange")
         self._lost = backend.pinned((1,), np.int64)

@@ -62,6 +62,7 @@ class Playback:
         self._solved: Solved | None = None
         """Of the last pressure; None after the next sweeps."""
         self._end: Hashable = None
+        """What the present step does at its end."""
         self._followed: Key | None = None
         """The sweeps that are queued behind an iteration."""
         self._continued: Key | None = None

@@ -22,3 +22,11 @@ __device__ integer await(Predicate has_come, integer* state, volatile integer* l
         }
     return nanoseconds() - began;
 }
+
+// Counts a message when the last of its blocks has finished; one thread of each block calls this.
+// The counts: of messages, and of the blocks that have finished.
+__device__ void count_message(integer* counts, integer blocks) {
+    if (atomicAdd((unsigned long long*)(counts + 1), 1ull) != blocks - 1) return;
+    counts[1] = 0;
+    counts[0] += 1;
+}

@@ -29,12 +29,12 @@ __device__ void merge_into(integer* row, integer* reg, int copies) {
 // Merges the copies of a register into a row, with a table of peers also the registers of all
 // processes; clears the copies.
 //
-// The head of the table: the number of peers, at most GROUPS; the address of the counts of messages
-// and of blocks that have finished; the words of a place; and what `await` takes: state, lost,
-// deadline and fatal. Then for each peer the addresses of two places for this process there, of the
-// peer's two places here, and of the time (ns) waited. The places serve messages in turn: a peer
-// that sends a message has taken the one before. A word holds half an integer and the number of its
-// message, so its reader waits for nothing else.
+// The head of the table: the number of peers, at most GROUPS; the address of the counts; the words
+// of a place; and what `await` takes: state, lost, deadline and fatal. Then for each peer the
+// addresses of two places for this process there, of the peer's two places here, and of the time
+// (ns) waited. The places serve messages in turn: a peer that sends a message has taken the one
+// before. A word holds half an integer and the number of its message, so its reader waits for
+// nothing else.
 #define PEERS 7
 #define PEER 3
 #define HALF 0xffffffffull
@@ -73,10 +73,7 @@ __device__ void merge_of_all(integer* row, integer* reg, int copies, const integ
         value = high << 32 | (low & HALF);
     }
     merge_rows(row, peers + 1, [&](int n, int place) { return n < peers ? value : own[place]; });
-    if (!threadIdx.x && atomicAdd((word*)(counts + 1), 1ull) == gridDim.x - 1) {
-        counts[1] = 0;
-        counts[0] = number + 1;
-    }
+    if (!threadIdx.x) count_message(counts, gridDim.x);
 }
 
 // Merges a register into a row, and clears the register; one block.

@@ -49,8 +49,8 @@ __device__ integer counted_from(integer first, integer block, integer blocks) {
     return block < first ? block + blocks - first : block - first;
 }
 
-// The counts: of messages, and of the blocks that have finished. `state`, `lost`, `deadline` and
-// `fatal`: see `await`; after a silence there are no more exchanges.
+// `state`, `lost`, `deadline` and `fatal`: see `await`. After a silence there are no more
+// exchanges.
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
     exchange(const integer* parcels, const integer* peers, integer place, integer* state,
              volatile integer* lost, integer deadline, integer fatal) {
@@ -92,8 +92,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     }
     if (!there) return;
     __syncthreads();
-    if (!threadIdx.x && atomicAdd((unsigned long long*)(counts + 1), 1ull) == blocks - 1) {
-        counts[1] = 0;
-        counts[0] = number + 1;
-    }
+    if (!threadIdx.x) count_message(counts, blocks);
 }
