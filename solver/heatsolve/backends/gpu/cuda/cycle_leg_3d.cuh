@@ -2,6 +2,7 @@
 // interpolation of a correction; or the restriction of a residual and its norm.
 //
 // A tile goes up the planes. u[n] is the field on plane z - n; sweep t works on plane z - t - 1.
+// ENDS: planes at the lower or upper end of the region; SIDES: rows or columns at its sides.
 
 // The copy of a register to which a warp adds its norm.
 #define COPY (blockIdx.x * 3 + blockIdx.y * 5 + blockIdx.z * 7 + warp) % SPREAD
@@ -19,7 +20,7 @@
 #define LAST_PLANE region_i.high
 #endif
 
-template <bool EDGE>
+template <bool ENDS, bool SIDES>
 __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j, Range region_k,
                                      Range counted_i, int extent_i, int extent_j, int extent_k,
                                      int pitch, int first_j, int first_k, int warp, int begin,
@@ -27,32 +28,29 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
     const int lane = threadIdx.x & 31;
     const int x = first_k + C * lane, y = first_j + 2 * warp;
     const int last_i = extent_i - 1, last_j = extent_j - 1, last_k = extent_k - 1;
-    auto of = [&](int n, int last, bool wraps) {
-        return !EDGE ? n : wraps ? wrapped(n, last - 1) : min(max(n, 0), last);
-    };
-    auto inside = [&](int n, int last) { return EDGE ? min(max(n, 1), last - 1) : n; };
-    // As in plain sweeps, where ends and sides are told apart.
-    constexpr bool ENDS = EDGE, SIDES = EDGE;
-    auto inner_plane = [&](int n) { return inside(of(n, last_i, WRAPS_I), last_i); };
+    auto plane_of = [&](int n) { return ENDS ? kept_in(n, last_i, WRAPS_I) : n; };
+    auto of = [&](int n, int last, bool wraps) { return SIDES ? kept_in(n, last, wraps) : n; };
+    auto inner_plane = [&](int n) { return ENDS ? min(max(plane_of(n), 1), last_i - 1) : n; };
+    auto inside = [&](int n, int last) { return SIDES ? min(max(n, 1), last - 1) : n; };
     int xs[C], ys[2];
     bool fixed_x[C], fixed_y[2];
     // The columns that a lane fetches, for itself or for other lanes: lanes fetch side by side. An
     // aligned group of columns lies in a row's memory or outside, where any values will do.
-    constexpr int TOGETHER = EDGE && WRAPS_K ? 1 : GROUP;
+    constexpr int TOGETHER = SIDES && WRAPS_K ? 1 : GROUP;
     int fetched_x[C / TOGETHER];
     for (int n = 0; n < C / TOGETHER; n++) {
         const int column = first_k + (32 * n + lane) * TOGETHER, most = pitch - TOGETHER;
         fetched_x[n] = TOGETHER == 1 ? of(column, last_k, WRAPS_K)
-                       : EDGE        ? min(max(column, 0), most)
+                       : SIDES       ? min(max(column, 0), most)
                                      : column;
     }
     for (int k = 0; k < C; k++) {
         xs[k] = of(x + k, last_k, WRAPS_K);
-        fixed_x[k] = EDGE && !WRAPS_K && (x + k < region_k.low || x + k >= region_k.high);
+        fixed_x[k] = SIDES && !WRAPS_K && (x + k < region_k.low || x + k >= region_k.high);
     }
     for (int r = 0; r < 2; r++) {
         ys[r] = of(y + r, last_j, WRAPS_J);
-        fixed_y[r] = EDGE && !WRAPS_J && (y + r < region_j.low || y + r >= region_j.high);
+        fixed_y[r] = SIDES && !WRAPS_J && (y + r < region_j.low || y + r >= region_j.high);
     }
     const bool mine =
         C * lane >= LEFT && C * lane < X - RIGHT && 2 * warp >= LOW && 2 * warp < Y - HIGH;
@@ -69,12 +67,12 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
     const unsigned place =
         (unsigned)__cvta_generic_to_shared(shared + warp * 2 * X + lane * TOGETHER);
     const size_t plane = (size_t)extent_j * pitch;
-    const size_t corner = EDGE ? 0 : (size_t)y * pitch;
+    const size_t corner = SIDES ? 0 : (size_t)y * pitch;
     auto fetch_plane = [&](const real* array, int i, int into) {
-        const real* const base = array + of(i, last_i, WRAPS_I) * plane + corner;
+        const real* const base = array + plane_of(i) * plane + corner;
         const unsigned to = place + into * (TILE * sizeof(real));
         for (int r = 0; r < 2; r++) {
-            const real* const row = base + (size_t)(EDGE ? ys[r] : r) * pitch;
+            const real* const row = base + (size_t)(SIDES ? ys[r] : r) * pitch;
             for (int n = 0; n < C / TOGETHER; n++)
                 fetch<TOGETHER * sizeof(real)>(to + (r * X + 32 * n * TOGETHER) * sizeof(real),
                                                row + fetched_x[n]);
@@ -142,41 +140,44 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
     // Tiles begin at even rows and columns: a pair of rows or columns lies between two coarse ones.
     // Ghosts of the coarse array hold the values that periodic axes need beyond its ends.
     auto below = [&](int n, int last, bool wraps) {  // the coarse point below n and n + 1
-        return EDGE && wraps ? wrapped((n >> 1) + 1, last) - 1 : n >> 1;
+        return wraps ? wrapped((n >> 1) + 1, last) - 1 : n >> 1;
     };
-    auto in_array = [&](int q, int last) { return EDGE ? min(max(q, 0), last + 1) : q; };
+    auto in_array = [&](int q, int last) { return min(max(q, 0), last + 1); };
     // The index of an unknown's weights: ghosts have no weights.
     auto row_of = [&](int q, int odd, int last, bool wraps) {
-        return EDGE && wraps && !odd && q == 0 ? last : in_array(q, last);
+        return wraps && !odd && q == 0 ? last : in_array(q, last);
     };
-    const int q = below(y, last_q, WRAPS_J);
+    const int q = below(y, last_q, SIDES && WRAPS_J);
     int at_s[C / 2 + 1];  // the coarse columns around a thread's columns
     // The weights of both neighbours along y, of the even and the odd row, and along x.
     real weight_j[2][2], weight_k[C][2];
     for (int r = 0; r < 2; r++) {
-        const bool none = EDGE && q > last_q;
-        const int j = row_of(q, r, last_q, WRAPS_J);
+        const bool none = SIDES && q > last_q;
+        const int j = SIDES ? row_of(q, r, last_q, WRAPS_J) : q;
         weight_j[r][0] = none ? 0 : (r ? weights_j2 : weights_j0)[j];
         weight_j[r][1] = none ? 0 : (r ? weights_j3 : weights_j1)[j];
     }
     for (int k = 0; k < C; k++) {
-        const int s = below(x + k, last_s, WRAPS_K), row = row_of(s, k & 1, last_s, WRAPS_K);
-        const bool none = EDGE && s > last_s;
+        const int s = below(x + k, last_s, SIDES && WRAPS_K);
+        const int row = SIDES ? row_of(s, k & 1, last_s, WRAPS_K) : s;
+        const bool none = SIDES && s > last_s;
         weight_k[k][0] = none ? 0 : (k & 1 ? weights_k2 : weights_k0)[row];
         weight_k[k][1] = none ? 0 : (k & 1 ? weights_k3 : weights_k1)[row];
-        at_s[k / 2] = in_array(s, last_s);
-        at_s[k / 2 + 1] = in_array(s + 1, last_s);
+        at_s[k / 2] = SIDES ? in_array(s, last_s) : s;
+        at_s[k / 2 + 1] = SIDES ? in_array(s + 1, last_s) : s + 1;
     }
     const size_t coarse_plane = (size_t)coarse_j * coarse_pitch;
     const real* corners[2];
     for (int n = 0; n < 2; n++)
-        corners[n] = coarse + (size_t)in_array(q + n, last_q) * coarse_pitch + at_s[0];
+        corners[n] =
+            coarse + (size_t)(SIDES ? in_array(q + n, last_q) : q + n) * coarse_pitch + at_s[0];
+    auto coarse_plane_of = [&](int n) { return below(n, last_p, ENDS && WRAPS_I); };
     real known[2][C / 2 + 1];  // values of a coarse plane
     auto know = [&](int p) {
-        const size_t from = min(max(p, 0), last_p + 1) * coarse_plane;
+        const size_t from = in_array(p, last_p) * coarse_plane;
         for (int n = 0; n < 2; n++)
             for (int m = 0; m <= C / 2; m++)
-                known[n][m] = corners[n][from + (EDGE ? at_s[m] - at_s[0] : m)];
+                known[n][m] = corners[n][from + (SIDES ? at_s[m] - at_s[0] : m)];
     };
     // The coarse planes around z, interpolated along x and y.
     real around[2][2][C];
@@ -193,10 +194,10 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
             }
     };
     for (int n = 0; n < 1 + ODD; n++) {
-        know(below(start, last_p, WRAPS_I) + n);
+        know(coarse_plane_of(start) + n);
         turn_up();
     }
-    know(below(start + 1, last_p, WRAPS_I) + 1);
+    know(coarse_plane_of(start + 1) + 1);
 #endif
 
 #endif
@@ -253,15 +254,15 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
 
 #if CORRECTS
         {
-            const int p = below(z, last_p, WRAPS_I);
-            const bool none = EDGE && p > last_p;
-            const int row = row_of(p, PARITY, last_p, WRAPS_I);
+            const int p = coarse_plane_of(z);
+            const bool none = ENDS && p > last_p;
+            const int row = ENDS ? row_of(p, PARITY, last_p, WRAPS_I) : p;
             const real weight_below = none ? 0 : (PARITY ? weights_i2 : weights_i0)[row];
             const real weight_above = none ? 0 : (PARITY ? weights_i3 : weights_i1)[row];
-            const bool unknown = !EDGE || WRAPS_I || (z >= region_i.low && z < region_i.high);
+            const bool unknown = !ENDS || WRAPS_I || (z >= region_i.low && z < region_i.high);
             if (PARITY == 0) {
                 turn_up();
-                know(below(z + 2, last_p, WRAPS_I) + 1);
+                know(coarse_plane_of(z + 2) + 1);
             }
             #pragma unroll
             for (int r = 0; r < 2; r++)
@@ -278,7 +279,7 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
         {
             constexpr int t = 0;
             const int here = z - t - 1;
-            const bool still = EDGE && !WRAPS_I && (here < region_i.low || here >= region_i.high);
+            const bool still = ENDS && !WRAPS_I && (here < region_i.low || here >= region_i.high);
             READ_RESIDUAL
             real rest[2][C];
             #pragma unroll
@@ -289,7 +290,7 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
                     const real left = k ? u[t + 1][r][k - 1] : from_left(u[t + 1][r][C - 1]);
                     const real right = k < C - 1 ? u[t + 1][r][k + 1] : from_right(u[t + 1][r][0]);
                     rest[r][k] = residual(RESIDUAL_ARGUMENTS);
-                    if (EDGE && (still || fixed_y[r] || fixed_x[k])) rest[r][k] = 0;
+                    if (still || fixed_y[r] || fixed_x[k]) rest[r][k] = 0;
                 }
 
 #if RESIDUAL_NORM
@@ -298,8 +299,8 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
                     mine && here >= begin && here < end && in_range(here, counted_i);
                 for (int r = 0; r < 2; r++)
                     for (int k = 0; k < C; k++) {
-                        const bool counts = counted && (!EDGE || in_range(y + r, region_j) &&
-                                                                     in_range(x + k, region_k));
+                        const bool counts = counted && (!SIDES || in_range(y + r, region_j) &&
+                                                                      in_range(x + k, region_k));
                         norm.take(r * C + k, rest[r][k], counts);
                     }
                 norm.add();
@@ -346,7 +347,7 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
         for (int t = 0; t < T; t++) {
             if (t == T - 1) done_with_shared_memory();
             const int here = z - t - 1;
-            const bool still = EDGE && !WRAPS_I && (here < region_i.low || here >= region_i.high);
+            const bool still = ENDS && !WRAPS_I && (here < region_i.low || here >= region_i.high);
             READ_POINT
             #pragma unroll
             for (int r = 0; r < 2; r++)
@@ -356,7 +357,7 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
                     const real left = k ? u[t + 1][r][k - 1] : from_left(u[t + 1][r][C - 1]);
                     const real right = k < C - 1 ? u[t + 1][r][k + 1] : from_right(u[t + 1][r][0]);
                     real value = point(POINT_ARGUMENTS);
-                    if (EDGE && (still || fixed_y[r] || fixed_x[k])) value = u[t + 1][r][k];
+                    if (still || fixed_y[r] || fixed_x[k]) value = u[t + 1][r][k];
                     u[t + 1][r][k] = value;
                 }
             if (t < T - 1) leave(Number<PARITY>(), turn, t, u[t + 1]);
@@ -372,11 +373,11 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
         const int out = z - T;
         const bool stored = mine && out >= begin && out < min(end, region_i.high);
         for (int r = 0; r < 2; r++) {
-            const bool row = stored && !(EDGE && (y + r < region_j.low || y + r >= region_j.high));
+            const bool row = stored && !(SIDES && (y + r < region_j.low || y + r >= region_j.high));
             real* const at = to + r * (integer)pitch;
-            const bool whole = !EDGE || (x >= region_k.low && x + C <= region_k.high);
+            const bool whole = !SIDES || (x >= region_k.low && x + C <= region_k.high);
             store_if(row && whole, at, ROW);
-            if (EDGE)
+            if (SIDES)
                 for (int k = 0; k < C; k++)
                     store_if(row && !whole && in_range(x + k, region_k), at + k, u[T][r][k]);
         }
@@ -392,7 +393,7 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
                 const real even = __shfl_sync(EVERY_LANE, u[T][r][0], owner);
                 const real odd = __shfl_sync(EVERY_LANE, u[T][r][1], owner);
                 const bool inside =
-                    !EDGE || (in_range(y + r, region_j) && in_range(first_k + column, region_k));
+                    !SIDES || (in_range(y + r, region_j) && in_range(first_k + column, region_k));
                 store_if(stored && inside && column >= LEFT && column < X - RIGHT,
                          to - x + first_k + r * (integer)pitch + column, lane & 1 ? odd : even);
             }
@@ -431,14 +432,18 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     const int first_j = (region_j.low & ~1) + blockIdx.y * (Y - LOW - HIGH) - LOW;
     const int begin = region_i.low + blockIdx.z * int(planes);
     const int end = min(begin + int(planes), LAST_PLANE);
-    const bool edge = first_k < region_k.low + MARGIN || first_k + X > region_k.high - MARGIN ||
-                      first_j < region_j.low + MARGIN || first_j + Y > region_j.high - MARGIN ||
-                      begin - BEFORE - 1 < region_i.low + MARGIN ||
-                      end + AFTER + 2 > region_i.high - MARGIN;
-    if (edge)
-        tile<true>(ARGUMENTS, region_i, region_j, region_k, counted_i, extent_i, extent_j, extent_k,
-                   pitch, first_j, first_k, warp, begin, end, shared, barriers);
+    const bool sides = first_k < region_k.low + MARGIN || first_k + X > region_k.high - MARGIN ||
+                       first_j < region_j.low + MARGIN || first_j + Y > region_j.high - MARGIN;
+    const bool ends =
+        begin - BEFORE - 1 < region_i.low + MARGIN || end + AFTER + 2 > region_i.high - MARGIN;
+    // A third text pays only where many sweeps leave a thread few registers.
+    if (sides || (ends && !ENDS_APART))
+        tile<true, true>(ARGUMENTS, region_i, region_j, region_k, counted_i, extent_i, extent_j,
+                         extent_k, pitch, first_j, first_k, warp, begin, end, shared, barriers);
+    else if (ENDS_APART && ends)
+        tile<true, false>(ARGUMENTS, region_i, region_j, region_k, counted_i, extent_i, extent_j,
+                          extent_k, pitch, first_j, first_k, warp, begin, end, shared, barriers);
     else
-        tile<false>(ARGUMENTS, region_i, region_j, region_k, counted_i, extent_i, extent_j,
-                    extent_k, pitch, first_j, first_k, warp, begin, end, shared, barriers);
+        tile<false, false>(ARGUMENTS, region_i, region_j, region_k, counted_i, extent_i, extent_j,
+                           extent_k, pitch, first_j, first_k, warp, begin, end, shared, barriers);
 }

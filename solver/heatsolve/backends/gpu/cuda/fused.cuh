@@ -16,6 +16,11 @@ __device__ __forceinline__ int wrapped(int index, int n) {
     return (rest < 0 ? rest + n : rest) + 1;
 }
 
+// The index among 0 ... last that has the values of `index`: its image, or the end beside it.
+__device__ __forceinline__ int kept_in(int index, int last, bool wraps) {
+    return wraps ? wrapped(index, last - 1) : min(max(index, 0), last);
+}
+
 template <typename V> __device__ __forceinline__ V from_left(V value) {
     return __shfl_up_sync(EVERY_LANE, value, 1);
 }

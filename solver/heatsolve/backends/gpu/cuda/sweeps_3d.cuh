@@ -17,9 +17,6 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
     const int lane = threadIdx.x & 31;
     const int x = first_k + lane * C, y = first_j + warp * R;
     const int last_i = extent_i - 1, last_j = extent_j - 1, last_k = extent_k - 1;
-    auto kept_in = [&](int n, int last, bool wraps) {
-        return wraps ? wrapped(n, last - 1) : min(max(n, 0), last);
-    };
     auto plane_of = [&](int n) { return ENDS ? kept_in(n, last_i, WRAPS_I) : n; };
     auto of = [&](int n, int last, bool wraps) { return SIDES ? kept_in(n, last, wraps) : n; };
     auto inner_plane = [&](int n) { return ENDS ? min(max(plane_of(n), 1), last_i - 1) : n; };
