@@ -25,7 +25,14 @@ from heatsolve.backends import exact_sums as sums
 from heatsolve.backends.compilation import WATCH, digest
 from heatsolve.backends.host import HostBackend
 from heatsolve.backends.host.numba_loops import KEY, SEGMENT, loop_nest
-from heatsolve.backends.host.time_tiling import KINDS, Tiling, in_lines, pass_source, radii
+from heatsolve.backends.host.time_tiling import (
+    KINDS,
+    Pass,
+    Tiling,
+    in_lines,
+    radii,
+    row_functions,
+)
 from heatsolve.stencil.language import Point
 from heatsolve.stencil.trace import INTEGER, Tape
 
@@ -144,8 +151,9 @@ class NumbaBackend(HostBackend):
             extents = tuple([high - low for low, high in region])
             threaded = self.threads > 1 and math.prod(extents) >= THREADED_FROM
             if threaded not in compiled:
-                source = pass_source(point.__name__, signature, tape, wraps, threaded)
-                compiled[threaded] = _load(source).loops
+                shared = _load(row_functions()).__name__
+                made = Pass(point.__name__, signature, tape, wraps, threaded, shared)
+                compiled[threaded] = _load(made.source).loops
             self._wake(threaded)
             if extents not in room:
                 tile, ring = self._tile_and_ring(extents, levels, reach)

@@ -14,6 +14,7 @@ import os
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from heatsolve.backends import Signature
 from heatsolve.backends.host.numba_loops import KEPT, KEY, REDUCTIONS, python_expression
 from heatsolve.stencil.grid import even_part
 from heatsolve.stencil.language import INDEX_NAMES, change, term_of
-from heatsolve.stencil.trace import ARRAY, HERE, Coordinate, Tape, record, spelled
+from heatsolve.stencil.trace import ARRAY, Coordinate, Tape, record, spelled
 
 KINDS = {None: 0, "sum": 1, "max": 2}
 """Numbers of the norms of a change in generated code."""
@@ -40,234 +41,308 @@ def radii(tape: Tape) -> tuple[int, ...] | None:
     return tuple(reach)
 
 
-def pass_source(
-    name: str, signature: Signature, tape: Tape, wraps: Sequence[bool], threaded: bool
-) -> str:
-    """The source of a module whose `loops` makes the sweeps of a pass."""
-    reach = radii(tape)
-    assert reach is not None
-    arrays = [f"a{n}" for n, a in enumerate(signature.arguments) if n and not isinstance(a, str)]
-    vector = LINE // np.dtype(signature.precision).itemsize
-    lines = [_line(part, signature, tape, reach, arrays) for part in ("first", "middle", "last")]
-    imports = f"""\
-        import numpy as np
-        from numba import int64, prange, uint64
+def row_functions() -> str:
+    """The source of a module with the functions that passes of all point functions share.
 
-        {KEPT}
-        {REDUCTIONS}
-        real = np.{signature.precision}
-        """
-    loops = _loops(name, tape.dimension, reach, wraps, arrays, threaded, vector)
-    return "\n\n".join([textwrap.dedent(imports), *lines, loops]) + "\n"
-
-
-# ---- one row of one level ----------------------------------------------------------------------
-
-
-def _places(dimension: int) -> list[str]:
-    """Where a row begins: in the rings (`in_`), and in the arrays (`at_`)."""
-    axes = INDEX_NAMES[:dimension]
-    return [f"in_{a}" for a in axes] + [f"at_{a}" for a in axes]
-
-
-def _line(
-    part: str, signature: Signature, tape: Tape, reach: Sequence[int], arrays: Sequence[str]
-) -> str:
-    """The function that makes one row of the first level, of a middle level, or of the last."""
-    axes = INDEX_NAMES[: tape.dimension]
-    here = (HERE,) * len(axes)
-    target = (
-        f"new[{_global(here, ())}]"
-        if part == "last"
-        else f"rings[chunk, level, {_local(here, reach)}]"
-    )
-    center = f"u[{_global(here, ())}]" if part == "first" else _before(here, reach)
-    parameters = ["new", "rings", "u", *arrays, "numbers", "chunk", "level"]
-    parameters += [*_places(tape.dimension), "count", "kind", "begin", "end"]
-    parameters += ["terms_of", "registers"]
+    `copy_row` copies a row. `add_change` adds to a register the terms of a norm, of the number
+    `kind`, of the change from a row `old` to a row `new`; it leaves them in `terms`.
+    """
     lines = [
-        f"@cached_njit({KEY}, nogil=True, error_model='numpy')",
-        f"def {part}({', '.join(parameters)}):",
-    ]
-    if len(axes) > 1:
-        rows = 2 * reach[0] + 1
-        lines += [
-            f"    s{m} = (in_i + uint64({m - reach[0] + rows})) % uint64({rows})"
-            for m in range(rows)
-        ]
-    scalars = [n for n, argument in enumerate(signature.arguments) if isinstance(argument, str)]
-    lines += [f"    a{n} = numbers[level, {m}]" for m, n in enumerate(scalars)]
-    fixed, varying = _body(part, signature, tape, reach)
-    lines += [f"    {line}" for line in fixed]
-    lines.append("    for n in range(count):")
-    lines += [f"        {line}" for line in varying]
-    lines.append(f"        {target} = v{tape.results[0]}")
-    measure = [
-        "if kind == 0:",
-        "    return",
-        "terms, register = terms_of[chunk], registers[chunk, level]",
+        "import numpy as np",
+        "from numba import int64",
+        "",
+        KEPT,
+        REDUCTIONS,
+        "",
+        "",
+        OF_ROWS,
+        "def copy_row(new, old):",
+        "    for n in range(len(new)):",
+        "        new[n] = old[n]",
+        "",
+        "",
+        OF_ROWS,
+        "def add_change(kind, new, old, terms, register):",
+        "    count = int64(len(new))",
     ]
     for kind, reduce in (("sum", "add_sum(terms, "), ("max", "add_largest(")):
-        measure += [
-            f"if kind == {KINDS[kind]}:",
-            "    for n in range(begin, end):",
-            *[f"        {line}" for line in _term(kind, target, center)],
-            f"    {reduce}terms.view(np.int64), int64(end - begin), register)",
+        lines += [
+            f"    if kind == {KINDS[kind]}:",
+            "        for n in range(count):",
+            *[f"            {line}" for line in _term(kind)],
+            f"        {reduce}terms.view(np.int64), count, register)",
         ]
-    return "\n".join([*lines, *_indented(measure)])
+    return "\n".join(lines) + "\n"
 
 
-def _term(kind: str, new: str, old: str) -> list[str]:
+def _term(kind: str) -> list[str]:
     """The lines that compute a term of a norm of the change."""
-    tape, values = record(term_of(change, kind), (ARRAY, ARRAY), 1), iter((new, old))
+    tape, values = record(term_of(change, kind), (ARRAY, ARRAY), 1), iter(("new[n]", "old[n]"))
     texts = [
-        next(values) if operation.name == "load" else spelled(operation, "", "").replace("v", "c")
+        next(values) if operation.name == "load" else spelled(operation, "", "")
         for operation in tape.operations
     ]
-    lines = [f"c{place} = {text}" for place, text in enumerate(texts)]
-    return [*lines, f"terms[n - begin] = c{tape.results[0]}"]
+    lines = [f"v{place} = {text}" for place, text in enumerate(texts)]
+    return [*lines, f"terms[n] = v{tape.results[0]}"]
 
 
-def _body(
-    part: str, signature: Signature, tape: Tape, reach: Sequence[int]
-) -> tuple[list[str], list[str]]:
-    """The operations that are the same for a whole row, and the operations that vary along it."""
-    fixed: list[str] = []
-    varying: list[str] = []
-    varies: set[int] = set()
-    for place, operation in enumerate(tape.operations):
-        name, operands = operation.name, operation.operands
-        if name == "load":
-            number, subscript = operands
-            constant = signature.arguments[number]
-            along_row = not constant[-1]
-            if number == 0 and part != "first":
-                text = _before(subscript, reach)
+@dataclass(frozen=True)
+class Pass:
+    """A pass, as the source of a module whose `loops` makes its sweeps.
+
+    wraps: for each axis, whether it is periodic; threaded: whether tiles are dealt to threads;
+    shared: the name of the module of `row_functions`.
+    """
+
+    name: str
+    signature: Signature
+    tape: Tape
+    wraps: tuple[bool, ...]
+    threaded: bool
+    shared: str
+
+    @property
+    def source(self) -> str:
+        imports = f"""\
+            import numpy as np
+            from numba import int64, prange, uint64
+
+            {KEPT}
+            from {self.shared} import add_change, copy_row
+            real = np.{self.signature.precision}
+            """
+        return "\n\n".join([textwrap.dedent(imports), self._make_row(), self._loops()]) + "\n"
+
+    @cached_property
+    def _axes(self) -> tuple[str, ...]:
+        return INDEX_NAMES[: self.tape.dimension]
+
+    @cached_property
+    def _reach(self) -> tuple[int, ...]:
+        reach = radii(self.tape)
+        assert reach is not None
+        return reach
+
+    @cached_property
+    def _arrays(self) -> list[str]:
+        """The arguments behind u that are arrays."""
+        arguments = enumerate(self.signature.arguments)
+        return [f"a{n}" for n, a in arguments if n and not isinstance(a, str)]
+
+    @cached_property
+    def _rows(self) -> list[tuple[int, ...]]:
+        """The rows of the level before that a row reads, by their shifts along the outer axes."""
+        loads = [subscript for number, subscript in self.tape.loads() if number == 0]
+        return sorted({tuple(place.shift for place in subscript[:-1]) for subscript in loads})
+
+    @property
+    def _vector(self) -> int:
+        """The elements of a line of the cache."""
+        return LINE // np.dtype(self.signature.precision).itemsize
+
+    # ---- one row of one level ----
+
+    def _make_row(self) -> str:
+        """The function that makes a row of a level from rows of the level before.
+
+        These begin as many points before the row as the point function reads; arrays of arguments
+        are whole, the row's first point lies in them at `at_`.
+        """
+        rows = [f"row{m}" for m in range(len(self._rows))]
+        places = [f"at_{axis}" for axis in self._axes]
+        parameters = ["new", *rows, *self._arrays, "numbers", "level", *places]
+        lines = [OF_ROWS, f"def make_row({', '.join(parameters)}):"]
+        arguments = enumerate(self.signature.arguments)
+        scalars = [n for n, argument in arguments if isinstance(argument, str)]
+        lines += [f"    a{n} = numbers[level, {m}]" for m, n in enumerate(scalars)]
+        fixed, varying = self._body()
+        lines += [f"    {line}" for line in fixed]
+        lines.append("    for n in range(uint64(len(new))):")
+        lines += [f"        {line}" for line in varying]
+        lines.append(f"        new[n] = v{self.tape.results[0]}")
+        return "\n".join(lines)
+
+    def _body(self) -> tuple[list[str], list[str]]:
+        """The operations that are the same for a whole row, and those that vary along it."""
+        fixed: list[str] = []
+        varying: list[str] = []
+        varies: set[int] = set()
+        for place, operation in enumerate(self.tape.operations):
+            name, operands = operation.name, operation.operands
+            if name == "load":
+                number, subscript = operands
+                along_row = not self.signature.arguments[number][-1]
+                text = self._element(number, subscript)
             else:
-                array = "u" if number == 0 else f"a{number}"
-                text = f"{array}[{_global(subscript, constant)}]"
-        else:
-            along_row = name not in ("constant", "scalar") and not varies.isdisjoint(operands)
-            text = python_expression(signature, tape, place)
-        if along_row:
-            varies.add(place)
-        (varying if along_row else fixed).append(f"v{place} = {text}")
-    return fixed, varying
+                along_row = name not in ("constant", "scalar") and not varies.isdisjoint(operands)
+                text = python_expression(self.signature, self.tape, place)
+            if along_row:
+                varies.add(place)
+            (varying if along_row else fixed).append(f"v{place} = {text}")
+        return fixed, varying
+
+    def _element(self, number: int, subscript: Sequence[Coordinate]) -> str:
+        """An element of u, in a row of the level before, or of an array of the arguments, at the
+        index 0 along an axis along which the array is constant."""
+        *outer, last = [place.shift for place in subscript]
+        if number == 0:
+            row = self._rows.index(tuple(outer))
+            return f"row{row}[n + uint64({last + self._reach[-1]})]"
+        starts = [f"at_{axis}" for axis in self._axes]
+        starts[-1] += " + n"
+        constant = self.signature.arguments[number]
+        indices = [
+            "0" if same else _shifted(start, place.shift)
+            for start, place, same in zip(starts, subscript, constant, strict=True)
+        ]
+        return f"a{number}[{', '.join(indices)}]"
+
+    # ---- tiles, levels, rows ----
+
+    def _loops(self) -> str:
+        """The function that goes through the tiles, and in each through levels and rows."""
+        axes = self._axes
+        bounds = [f"{end}_{a}" for a in axes for end in ("low", "high")]
+        counted = [f"{end}_{a}" for a in axes for end in ("from", "to")]
+        tiles = [f"tile_{a}" for a in axes]
+        parameters = ["chunks", "levels", *tiles, "rings", "terms", "registers", "kinds", "numbers"]
+        parameters += [*bounds, *counted, "new", "u", *self._arrays]
+        lines = [
+            f"@cached_njit({KEY}, parallel={self.threaded}, nogil=True, error_model='numpy')",
+            f"def loops({', '.join(parameters)}):",
+            f'    """{self.name}"""',
+            *[f"    tiles_{a} = (high_{a} - low_{a} + tile_{a} - 1) // tile_{a}" for a in axes],
+            f"    tasks = {' * '.join(f'tiles_{a}' for a in axes)}",
+            f"    for chunk in {'prange' if self.threaded else 'range'}(chunks):",
+            "        for task in range(tasks * chunk // chunks, tasks * (chunk + 1) // chunks):",
+            "            block = task",
+        ]
+        for axis in reversed(axes):
+            lines += [
+                f"            first_{axis} = low_{axis} + block % tiles_{axis} * tile_{axis}",
+                f"            last_{axis} = min(first_{axis} + tile_{axis}, high_{axis})",
+                f"            block //= tiles_{axis}",
+            ]
+        return "\n".join(lines) + "\n" + textwrap.indent(self._levels(), " " * 12)
+
+    def _levels(self) -> str:
+        """The rows of a tile, level behind level."""
+        axes, reach, wraps = self._axes, self._reach, self.wraps
+        outer = axes[:-1]
+        lines: list[str] = []
+        depth = 0
+
+        def put(*texts: str) -> None:
+            lines.extend("    " * depth + text for text in texts)
+
+        if outer:
+            behind = f"(levels - 1) * {reach[0]}"
+            put(f"for front in range(first_i - {behind}, last_i + {behind}):")
+            depth += 1
+        put("for level in range(levels):")
+        depth += 1
+        put("around = levels - 1 - level")
+        put("inside = True", "own = kinds[level] != 0")
+        for axis, radius, wrap in zip(outer, reach, wraps, strict=False):
+            start, stop = _extent(axis, radius, wrap)
+            if axis == "i":
+                put(f"i = front - level * {radius}")
+                put(f"if i < {start} or i >= {stop}:", "    continue")
+            else:
+                put(f"inside_{outer[0]}, own_{outer[0]} = inside, own")
+                put(f"for {axis} in range({start}, {stop}):")
+                depth += 1
+                put(f"inside, own = inside_{outer[0]}, own_{outer[0]}")
+            put(f"at_{axis} = {axis}")
+            if wrap:
+                put(*_wrapped(axis))
+            else:
+                put(f"inside = inside and low_{axis} <= {axis} < high_{axis}")
+            put(
+                f"own = own and max(first_{axis}, from_{axis}) <= {axis} < "
+                f"min(last_{axis}, to_{axis})"
+            )
+        # Rows begin at a line of the cache: a vector across two lines takes as long as two. So a
+        # level makes up to a line of points that no later level needs, from points that nobody has
+        # made.
+        start, stop = _extent(axes[-1], reach[-1], wraps[-1], self._vector)
+        put(f"start = {start}", f"stop = {stop}")
+        return "\n".join(lines) + "\n" + textwrap.indent(self._row(), "    " * depth)
+
+    def _row(self) -> str:
+        """One row of one level: fixed points keep the values of u, the sweep makes the rest."""
+        outer, inner = self._axes[:-1], self._axes[-1]
+        radius, wrap = self._reach[-1], self.wraps[-1]
+        here = (0,) * len(outer)
+
+        def keep(low: str, high: str) -> str:
+            kept = self._in_ring("level", here, low, high)
+            return f"copy_row({kept}, {_in_array('u', outer, here, low, high)})"
+
+        low, high = f"low - {radius}", f"high + {radius}"
+        before = [here, *[shifts for shifts in self._rows if shifts != here]]
+        names = {shifts: f"before{m}" for m, shifts in enumerate(before)}
+        place = [f"uint64({start})" for start in [*[f"at_{a}" for a in outer], "low - shift"]]
+        rows = [names[shifts] for shifts in self._rows]
+        arguments = ["made", *rows, *self._arrays, "numbers", "level", *place]
+        lines = [
+            f"low, high = max(start, low_{inner} + shift), min(stop, high_{inner} + shift)",
+            "if inside and low < high:",
+            "    if level == 0:",
+            *[f"        {names[s]} = {_in_array('u', outer, s, low, high)}" for s in before],
+            "    else:",
+            *[f"        {names[s]} = {self._in_ring('level - 1', s, low, high)}" for s in before],
+            "    if level < levels - 1:",
+            f"        made = {self._in_ring('level', here, 'low', 'high')}",
+            "    else:",
+            f"        made = {_in_array('new', outer, here, 'low', 'high')}",
+            f"    make_row({', '.join(arguments)})",
+            f"    begin = max(low, max(first_{inner}, from_{inner}))",
+            f"    end = min(high, min(last_{inner}, to_{inner}))",
+            "    if own and begin < end:",
+            "        begin, end = begin - low, end - low",
+            f"        old = before0[begin + {radius} : end + {radius}]",
+            "        into = registers[chunk, level]",
+            "        add_change(kinds[level], made[begin:end], old, terms[chunk], into)",
+        ]
+        if wrap:
+            lines += ["if not inside:", f"    {keep('low', 'high')}"]
+            image = f"    shift = image * (high_{inner} - low_{inner})"
+            return "\n".join(["for image in range(-1, 2):", image, *_indented(lines)])
+        lines += [
+            "if not inside:",
+            f"    {keep('start', 'stop')}",
+            "elif level < levels - 1:",
+            f"    {keep('start', 'low')}",
+            f"    {keep('high', 'stop')}",
+        ]
+        return "\n".join(["shift = 0", *lines])
+
+    def _in_ring(self, level: str, shifts: Sequence[int], low: str, high: str) -> str:
+        """Points of a row of a level, in its ring; the row is shifted along the outer axes."""
+        indices: list[str] = []
+        for axis, radius, shift in zip(self._axes, self._reach, shifts, strict=False):
+            index = f"{axis} - first_{axis} + levels * {radius}" + (f" + {shift}" if shift else "")
+            indices.append(index if indices else f"({index}) % {2 * radius + 1}")
+        first = f"first_{self._axes[-1]} - {self._vector}"
+        first += f" - {_rounded_up(f'levels * {self._reach[-1]}', self._vector)}"
+        points = f"{low} - ({first}) : {high} - ({first})"
+        return f"rings[{', '.join(['chunk', level, *indices, points])}]"
 
 
-def _global(subscript: Sequence[Coordinate], constant: Sequence[bool]) -> str:
-    """A subscript of an array; 0 along an axis along which the array is constant."""
-    indices = []
-    for axis, (shift, *_) in enumerate(subscript):
-        start = f"at_{INDEX_NAMES[axis]}" + (" + n" if axis == len(subscript) - 1 else "")
-        indices.append("0" if constant and constant[axis] else _shifted(start, shift))
-    return ", ".join(indices)
+OF_ROWS = f"@cached_njit({KEY}, nogil=True, error_model='numpy')"
+"""The decorator of functions that make a row."""
 
 
-def _before(subscript: Sequence[Coordinate], reach: Sequence[int]) -> str:
-    """A value of the level before, in its ring."""
-    return f"rings[chunk, level - uint64(1), {_local(subscript, reach)}]"
-
-
-def _local(subscript: Sequence[Coordinate], reach: Sequence[int]) -> str:
-    """A subscript of the ring of one level."""
-    indices = []
-    for axis, (shift, *_) in enumerate(subscript):
-        last = axis == len(subscript) - 1
-        start = f"in_{INDEX_NAMES[axis]}" + (" + n" if last else "")
-        slot = axis == 0 and not last
-        indices.append(f"s{shift + reach[0]}" if slot else _shifted(start, shift))
-    return ", ".join(indices)
+def _in_array(array: str, outer: Sequence[str], shifts: Sequence[int], low: str, high: str) -> str:
+    """Points of a row of an array; the row is shifted along the outer axes."""
+    rows = zip(outer, shifts, strict=True)
+    indices = [f"at_{axis} + {shift}" if shift else f"at_{axis}" for axis, shift in rows]
+    return f"{array}[{', '.join([*indices, f'{low} - shift : {high} - shift'])}]"
 
 
 def _shifted(start: str, shift: int) -> str:
     return f"{start} {'+' if shift > 0 else '-'} uint64({abs(shift)})" if shift else start
-
-
-# ---- tiles, levels, rows -----------------------------------------------------------------------
-
-
-def _loops(
-    name: str,
-    dimension: int,
-    reach: Sequence[int],
-    wraps: Sequence[bool],
-    arrays: Sequence[str],
-    threaded: bool,
-    vector: int,
-) -> str:
-    """The function that goes through the tiles, and in each through rows and levels; `vector`: the
-    elements of a cache line."""
-    axes = INDEX_NAMES[:dimension]
-    bounds = [f"{end}_{a}" for a in axes for end in ("low", "high")]
-    counted = [f"{end}_{a}" for a in axes for end in ("from", "to")]
-    tiles = [f"tile_{a}" for a in axes]
-    parameters = ["chunks", "levels", *tiles, "rings", "terms", "registers", "kinds", "numbers"]
-    lines = [
-        f"@cached_njit({KEY}, parallel={threaded}, nogil=True, error_model='numpy')",
-        f"def loops({', '.join([*parameters, *bounds, *counted, 'new', 'u', *arrays])}):",
-        f'    """{name}"""',
-        *[f"    tiles_{a} = (high_{a} - low_{a} + tile_{a} - 1) // tile_{a}" for a in axes],
-        f"    tasks = {' * '.join(f'tiles_{a}' for a in axes)}",
-        f"    for chunk in {'prange' if threaded else 'range'}(chunks):",
-        "        for task in range(tasks * chunk // chunks, tasks * (chunk + 1) // chunks):",
-        "            block = task",
-    ]
-    for axis in reversed(axes):
-        lines += [
-            f"            first_{axis} = low_{axis} + block % tiles_{axis} * tile_{axis}",
-            f"            last_{axis} = min(first_{axis} + tile_{axis}, high_{axis})",
-            f"            block //= tiles_{axis}",
-        ]
-    body = _levels(axes, reach, wraps, arrays, vector)
-    return "\n".join(lines) + "\n" + textwrap.indent(body, " " * 12)
-
-
-def _levels(
-    axes: Sequence[str],
-    reach: Sequence[int],
-    wraps: Sequence[bool],
-    arrays: Sequence[str],
-    vector: int,
-) -> str:
-    """The rows of a tile, level behind level."""
-    outer, inner = axes[:-1], axes[-1]
-    lines: list[str] = []
-    depth = 0
-
-    def put(*texts: str) -> None:
-        lines.extend("    " * depth + text for text in texts)
-
-    if outer:
-        behind = f"(levels - 1) * {reach[0]}"
-        put(f"for front in range(first_i - {behind}, last_i + {behind}):")
-        depth += 1
-    put("for level in range(levels):")
-    depth += 1
-    put("around = levels - 1 - level")
-    put("inside = True", "own = kinds[level] != 0")
-    for axis, radius, wrap in zip(outer, reach, wraps, strict=False):
-        start, stop = _extent(axis, radius, wrap)
-        if axis == "i":
-            put(f"i = front - level * {radius}")
-            put(f"if i < {start} or i >= {stop}:", "    continue")
-        else:
-            put(f"inside_{outer[0]}, own_{outer[0]} = inside, own")
-            put(f"for {axis} in range({start}, {stop}):")
-            depth += 1
-            put(f"inside, own = inside_{outer[0]}, own_{outer[0]}")
-        put(f"at_{axis} = {axis}")
-        if wrap:
-            put(*_wrapped(axis))
-        else:
-            put(f"inside = inside and low_{axis} <= {axis} < high_{axis}")
-        put(f"own = own and max(first_{axis}, from_{axis}) <= {axis} < min(last_{axis}, to_{axis})")
-    # Rows begin at a line of the cache: a vector across two lines takes as long as two. So a level
-    # makes up to a line of points that no later level needs, from points that nobody has made.
-    start, stop = _extent(inner, reach[-1], wraps[-1], vector)
-    put(f"start = {start}", f"stop = {stop}")
-    row = _row(axes, reach, wraps[-1], arrays, vector)
-    return "\n".join(lines) + "\n" + textwrap.indent(row, "    " * depth)
 
 
 def _extent(axis: str, radius: int, wrap: bool, vector: int = 1) -> tuple[str, str]:
@@ -293,56 +368,6 @@ def _wrapped(axis: str) -> list[str]:
         f"elif {axis} >= high_{axis}:",
         f"    at_{axis} -= high_{axis} - low_{axis}",
     ]
-
-
-def _row(
-    axes: Sequence[str], reach: Sequence[int], wrap: bool, arrays: Sequence[str], vector: int
-) -> str:
-    """One row of one level: fixed points keep the values of u, the sweep makes the rest."""
-    outer, inner = axes[:-1], axes[-1]
-    local = [f"uint64({a} - first_{a} + levels * {r})" for a, r in zip(outer, reach, strict=False)]
-    place = [f"uint64(at_{a})" for a in outer]
-    kept = [f"uint64({outer[0]} - first_i + levels * {reach[0]}) % uint64({2 * reach[0] + 1})",
-            *local[1:]] if outer else []  # fmt: skip
-    base = f"first_{inner} - {_rounded_up(f'levels * {reach[-1]}', vector)}"
-
-    def keep(low: str, high: str) -> list[str]:
-        ring = ", ".join(["chunk", "level", *kept, f"uint64(x - ({base}))"])
-        source = ", ".join([*place, "uint64(x - shift)"])
-        return [f"for x in range({low}, {high}):", f"    rings[{ring}] = u[{source}]"]
-
-    def make(part: str) -> str:
-        args = ["new", "rings", "u", *arrays, "numbers", "uint64(chunk)"]
-        args += ["uint64(level)", *local, f"uint64(low - ({base}))", *place, "uint64(low - shift)"]
-        args += ["uint64(high - low)", "kind", "uint64(begin - low)", "uint64(end - low)"]
-        return f"{part}({', '.join([*args, 'terms', 'registers'])})"
-
-    lines = [
-        f"low, high = max(start, low_{inner} + shift), min(stop, high_{inner} + shift)",
-        "if inside and low < high:",
-        f"    begin = max(low, max(first_{inner}, from_{inner}))",
-        f"    end = min(high, min(last_{inner}, to_{inner}))",
-        "    kind = kinds[level] if own and begin < end else 0",
-        "    begin, end = (begin, end) if kind != 0 else (low, low)",
-        "    if level == 0:",
-        f"        {make('first')}",
-        "    elif level < levels - 1:",
-        f"        {make('middle')}",
-        "    else:",
-        f"        {make('last')}",
-    ]
-    if wrap:
-        lines += ["if not inside:", *_indented(keep("low", "high"))]
-        head = ["for image in range(-1, 2):", f"    shift = image * (high_{inner} - low_{inner})"]
-        return "\n".join([*head, *_indented(lines)])
-    lines += [
-        "if not inside:",
-        *_indented(keep("start", "stop")),
-        "elif level < levels - 1:",
-        *_indented(keep("start", "low")),
-        *_indented(keep("high", "stop")),
-    ]
-    return "\n".join(["shift = 0", *lines])
 
 
 def _indented(lines: Sequence[str]) -> list[str]:
@@ -429,19 +454,19 @@ class Tiling:
 
 
 def in_lines(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-    """An array of zeros that begins at a line of the cache, with a line before it.
-
-    The first row of a ring is read there, for points that no later level needs.
-    """
+    """An array of zeros that begins at a line of the cache."""
     size = math.prod(shape) * dtype.itemsize
-    memory = np.zeros(size + 2 * LINE, np.uint8)
-    first = LINE + -memory.ctypes.data % LINE
+    memory = np.zeros(size + LINE, np.uint8)
+    first = -memory.ctypes.data % LINE
     return memory[first : first + size].view(dtype).reshape(shape)
 
 
 def ring_row(tile: int, levels: int, reach: int, size: int) -> int:
-    """Elements from one row of a ring to the next: whole lines before the tile, and behind it."""
-    before = -(-levels * reach * size // LINE) * LINE
+    """Elements from one row of a ring to the next: whole lines before the tile, and behind it.
+
+    The first line is read for points that no later level needs.
+    """
+    before = -(-levels * reach * size // LINE) * LINE + LINE
     row = before + -(-(tile + levels * reach) * size // LINE) * LINE
     while not APART <= row % PAGE <= PAGE - APART:
         row += LINE
