@@ -613,20 +613,21 @@ def test_cycle_legs_in_single_precision(grid):
 @pytest.mark.thorough
 @COMPILER
 @pytest.mark.parametrize(
-    ("grid", "precision"),
+    ("grid", "walls", "precision"),
     [
-        ("cells = [135, 41, 30]", "float64"),
-        ("nodes = [139, 41, 32]", "float64"),
-        ("cells = [262, 41, 20]", "float32"),
+        ("cells = [135, 41, 30]", "vgrvvv", "float64"),
+        ("cells = [135, 41, 30]\nperiodic = ['z']", "vgrv--", "float64"),
+        ("nodes = [139, 41, 32]", "vgrvvv", "float64"),
+        ("cells = [262, 41, 20]", "vgrvvv", "float32"),
     ],
 )
-def test_tiles_inside(grid, precision, monkeypatch):
+def test_tiles_inside(grid, walls, precision, monkeypatch):
     """Small blocks and short pieces, so that some touch no wall, on two levels."""
     monkeypatch.setattr(cycle_legs, "SHAPES_3D", [cycle_legs.Shape(warps=10)])
     for module in (fused_sweeps, cycle_legs):
         monkeypatch.setattr(module, "planes_of_leg", lambda *_: (6, 1.0))
-    upper = grid.replace("cells", "upper").replace("nodes", "upper")
-    given = f"{grid}\n{upper}", "vgrvvv", "", "multigrid"
+    upper = grid.split("\n")[0].replace("cells", "upper").replace("nodes", "upper")
+    given = f"{grid}\n{upper}", walls, "", "multigrid"
     expected, backend = two_steps(NumpyBackend(precision), *given), Emulated(precision)
     assert two_steps(backend, *given)[INSIDE].tobytes() == expected[INSIDE].tobytes()
     assert backend.launched >= 6

@@ -62,8 +62,13 @@ FLOWS = {
     "taylor-green": ["constants.n=128"],
     "rayleigh-benard": ["constants.n=100"],
     "taylor-green-3d": ["grid.cells=[16, 16, 128]", "grid.upper=['2*pi', '2*pi', '16*pi']"],
-}
-"""Flows whose pressure is found so, on walls and on a ring."""
+    "taylor-green-3d, between walls": [
+        "grid.cells=[15, 16, 128]", "grid.upper=['2*pi', '2*pi', '16*pi']",
+        "grid.periodic=['y', 'z']", "boundary.left.kind=no-slip", "boundary.right.kind=no-slip",
+    ],
+}  # fmt: skip
+"""Flows whose pressure is found so, on walls and on a ring, by the name of a case; the last one has
+rows of an odd length, which are padded."""
 
 
 class Spreading(Pretending):
@@ -129,8 +134,7 @@ def solved(given, backend, ranks, settled=False):
     overlapping = [level for level in levels if level.overlaps]
     if settled and overlapping and isinstance(method, Multigrid):
         arrays = method._overlapped.u, method._overlapped.other
-        alike = arrays[0].shape[1:] == method.u.shape[1:]
-        assert alike or problem.grid.dimension == 3  # where rows are padded
+        alike = problem.grid.dimension < 3 or method.u.shape[-1] % 2 == 0  # else rows are padded
         assert any(np.shares_memory(method.u, array) for array in arrays) == alike
     finding = sum(level._finds_layers for level in overlapping)
     places = [slice(a.start, a.start + a.unknowns) for a in problem.grid.axes]
@@ -227,7 +231,7 @@ def main(what):
             print("compared", name, flush=True)
     cycle_legs.FEWEST_POINTS = {2: 0, 3: 0}
     for name, overrides in chosen(FLOWS, what).items():
-        case = load(name, overrides)
+        case = load(name.split(",")[0], overrides)
         expected, _ = marched(case, NumpyBackend(), Ranks())
         for gathered, most in ((1, SEVERAL), (1, FEW), (1 << 20, SEVERAL)):
             partition.GATHERED_ON_DEVICES, overlap.MOST_ELEMENTS = gathered, most

@@ -2,6 +2,9 @@
 
 import itertools
 import math
+import os
+import subprocess
+import sys
 from contextlib import suppress
 from functools import cache, partial
 
@@ -41,6 +44,13 @@ def sideways(i, j, u, f):
 def scaled(at, u, f, factor):
     """Reads u at the point itself only."""
     return factor * u[at] + f[at]
+
+
+def slanted(at, u, f):
+    """Reads u beside the point along the first axis and the last one."""
+    first, *between, last = at
+    beside = u[(first, *between, last - 1)] + u[(first, *between, last + 1)]
+    return 0.5 * u[(first - 1, *between, last)] + 0.25 * beside + f[at]
 
 
 # Made once for each: backends know a compiled sweep by its point function.
@@ -156,6 +166,60 @@ def test_same_bits_as_single_sweeps(name, wraps, precision):
         ghosts = np.ones(shape, bool)
         ghosts[inside] = False
         assert new[ghosts].tobytes() == u[ghosts].tobytes()
+
+
+LONG_ROWS = [((14, 40), (False, True)), ((9, 8, 40), (True, False, True))]
+"""Rows longer than several tiles, walls beside periodic axes."""
+
+
+@pytest.mark.parametrize(
+    ("shape", "wraps"),
+    [LONG_ROWS[0], pytest.param(*LONG_ROWS[1], marks=pytest.mark.thorough)],
+)
+def test_loops_stay_within_arrays(shape, wraps, tmp_path):
+    """What they read beyond may be overwritten, so Numba checks the bounds, in another process."""
+    environment = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "HEATSOLVE_CACHE": str(tmp_path)}
+    args = [sys.executable, __file__, *map(str, shape), *[str(int(w)) for w in wraps]]
+    done = subprocess.run(args, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_threads_make_the_bits_of_one(monkeypatch):
+    monkeypatch.setattr(heatsolve.backends.host.numba, "THREADED_FROM", 1)
+    backend = NumbaBackend(threads=2)
+    check_long_rows(backend, *LONG_ROWS[0])
+    assert backend._woken
+
+
+def check_long_rows(backend, shape, wraps):
+    """That three sweeps in tiles, and a norm of each, are those of single sweeps."""
+    rng, region = np.random.default_rng(1), tuple((1, n - 1) for n in shape)
+    u, backend.tiling = rng.random(shape), SMALL_TILES()
+    wrap(u, wraps)
+    kinds, stages = ("sum", "max", "sum"), [(rng.random(shape),)] * 3
+    changes = [backend.accumulator(kind) for kind in kinds]
+    sweeps = SweepSequence(slanted, u, region, stages, wraps, changes)
+    assert backend.most_fused(sweeps) == 3
+    new = u.copy()
+    backend.fused_sweeps(sweeps, new, region)
+    expected, norms = one_by_one(slanted, u, region, stages, wraps, kinds, region, "float64")
+    inside = tuple(slice(*pair) for pair in region)
+    assert new[inside].tobytes() == expected[inside].tobytes()
+    assert [change.value for change in changes] == norms
+
+
+def test_an_array_without_room_beside_the_region_makes_single_sweeps():
+    """A point function that reads two points to one side may be swept up to the other end."""
+    backend, u = NumbaBackend(), np.zeros((20, 20))
+    backend.tiling = SMALL_TILES()
+
+    def ahead(i, j, u):
+        return u[i, j + 2]
+
+    for first, most in ((0, 1), (1, 1), (2, 5)):
+        region = ((0, 20), (first, 18))
+        given = (region, [()] * 9, (False, False), [None] * 9)
+        assert backend.most_fused(SweepSequence(ahead, u, *given)) == most
 
 
 def test_refuses_arrays_that_do_not_fit():
@@ -369,3 +433,9 @@ def test_passes_between_two_exchanges(what, least):
     done = launch(2, "many.py", "numba", what)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.split("compared")[1]) > least
+
+
+if __name__ == "__main__":
+    numbers = list(map(int, sys.argv[1:]))
+    extents, periodic = numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]
+    check_long_rows(NumbaBackend(threads=1), tuple(extents), tuple(map(bool, periodic)))

@@ -202,9 +202,10 @@ STARTS = {8: 10, 4: 2}
 precision a plane has twice the columns."""
 MANY_SWEEPS, ROOMY, CROWDED = 4, 12, 1.3
 """From this number of sweeps on, more than 12 warps leave a thread too few registers: a plane then
-takes longer by this factor. Blocks at the ends of the slowest axis then have a text of their own:
-an ascent on 529 cubed takes 2.13 ms instead of 2.44, with padded rows 1.72 instead of 1.82 (H200).
-With fewer sweeps that text gains nothing, and takes up to a twentieth longer on 265 cubed."""
+takes longer by this factor. Blocks at the ends of the slowest axis, but at no side, then have a
+specialization of the template: an ascent on 529 cubed takes 2.13 ms instead of 2.44, with padded
+rows 1.72 instead of 1.82 (H200). With fewer sweeps kernels gain nothing by it, and take up to a
+twentieth longer on 265 cubed."""
 MOST_SWEEPS = 6
 """The most sweeps of a leg, of one colour each: more need too many registers."""
 MOST_WHOLE = 2

@@ -224,12 +224,12 @@ class Layout:
     """Where a kernel holds the values that a point function reads: expressions of CUDA C.
 
     `indices`: a point's indices in the arrays, never a ghost's; `loops`: the variables and the
-    counts of the loops over a thread's points, along all axes but the first; `near`: the
-    expressions by which the compiler knows that a part lies near the walls of each axis, and of any
-    axis; `at_ends`: the expression that a point lies near the first axis's walls. `field`: the
-    values of the field by shift, no other shifts are held; `fetched`: the values fetched along with
-    the field, by the number of the argument and the shift; `held`: the extents and the indices of
-    what a thread holds for each sweep and each of its points.
+    counts of the loops over a thread's points, along all axes but the first; `near`: for each axis
+    the expression by which the compiler knows that a part lies near the walls; `at_ends`: the
+    expression that a point lies near the first axis's walls. `field`: the values of the field by
+    shift, no other shifts are held; `fetched`: the values fetched along with the field, by the
+    number of the argument and the shift; `held`: the extents and the indices of what a thread holds
+    for each sweep and each of its points.
     """
 
     indices: tuple[str, ...]
@@ -239,6 +239,11 @@ class Layout:
     field: Mapping[Shift, str]
     fetched: Mapping[tuple[int, Shift], str]
     held: tuple[str, str] = ("", "")
+
+    @property
+    def near_any(self) -> str:
+        """The expression by which the compiler knows that a part lies near walls."""
+        return f"({' || '.join(dict.fromkeys(self.near))})"
 
     @property
     def loop(self) -> str:
@@ -324,10 +329,10 @@ class Reads:
             return f"{array}[{place_of(constant, indices)}]"
         remade = number == INVERSE and self._work.inverse is not None  # it lies in no cache there
         if remade and self._work.is_uniform(number) and not any(constant):
-            return self._beside_walls(-1, name, number, self._made_anew(name))
+            return self._beside_walls(None, name, number, self._made_anew(name))
         if len(varying) > 1:
             value = f"{array}[{place_of(constant, indices)}]"
-            return self._beside_walls(-1, name, number, value)
+            return self._beside_walls(None, name, number, value)
         (axis,) = varying
         value = self._beside_walls(axis, name, number, f"{array}[{indices[axis]}]")
         if axis > 0:
@@ -340,16 +345,18 @@ class Reads:
         self.rows.append(f"const real {name} = {value};")
         return name
 
-    def _beside_walls(self, axis: int, name: str, number: int, value: str) -> str:
-        """A value, or far from the walls the value that the argument has everywhere there."""
+    def _beside_walls(self, axis: int | None, name: str, number: int, value: str) -> str:
+        """A value, or far from the axis's walls the value that the argument has everywhere there;
+        without an axis, far from all walls."""
+        near = self._layout.near_any if axis is None else self._layout.near[axis]
         if number in self._work.edges:
-            return f"({self._layout.near[axis]} ? {value} : 0)"
+            return f"({near} ? {value} : 0)"
         if not self._work.is_uniform(number):
             return value
         constant = self._work.signature.arguments[number]
         middle = place_of(constant, [f"extent_{axis} / 2" for axis in "ijk"])
         self.lines.append(f"const real {name}_inside = a{number}[{middle}];")
-        return f"({self._layout.near[axis]} ? {value} : {name}_inside)"
+        return f"({near} ? {value} : {name}_inside)"
 
     def _made_anew(self, name: str) -> str:
         """The inverse of the diagonal: at the ends for each row or plane, elsewhere only once."""
@@ -362,7 +369,7 @@ class Reads:
         side = f"{name}_side" + "".join(f"[{variable}]" for variable, _ in layout.loops)
         self.lines += [
             *made.lines, *beside.lines, f"real {name}_side{extents};",
-            f"{layout.loop} {side} = {layout.near[-1]} ? inverse({', '.join(beside.args)}) : 0;",
+            f"{layout.loop} {side} = {layout.near_any} ? inverse({', '.join(beside.args)}) : 0;",
         ]  # fmt: skip
         return f"({layout.at_ends} ? inverse({', '.join(made.args)}) : {side})"
 
@@ -514,7 +521,7 @@ def layout_2d(work: FusedSweeps, level: str) -> Layout:
         for n, number in enumerate(ring_arguments(work))
         for di in WINDOW
     }
-    indices, near = ("inner_row(row)", "inner[k]"), ("ENDS", "SIDES", "SIDES")
+    indices, near = ("inner_row(row)", "inner[k]"), ("ENDS", "SIDES")
     held = "[T][C]", "[t][k]"
     return Layout(indices, (("k", "C"),), near, "ENDS", FIELD_2D, fetched, held)
 
@@ -604,7 +611,7 @@ def layout_3d(field: Mapping[Shift, str], along: int = 0) -> Layout:
     at_ends = "(here < region_i.low + MARGIN || here >= region_i.high - MARGIN)"
     fetched: dict[tuple[int, Shift], str] = {(along, (0, 0, 0)): "b[t][r][k]"} if along else {}
     loops, held = (("r", "R"), ("k", "C")), ("[T][R][C]", "[t][r][k]")
-    near = "ENDS", "SIDES", "SIDES", "ENDS"
+    near = "ENDS", "SIDES", "SIDES"
     return Layout(indices, loops, near, at_ends, field, fetched, held)
 
 

@@ -115,9 +115,11 @@ class NumbaBackend(HostBackend):
         if sweeps.u.nbytes <= self.tiling.worth:
             return 1
         reach = self._analysed(_reach, sweeps)
+        if reach is None or not _lies_within(sweeps.u.shape, sweeps.region, reach):
+            return 1
         extents = [high - low for low, high in sweeps.region]
         most = min(len(sweeps.stages), MOST_FUSED)
-        return 1 if reach is None else self.tiling.levels(extents, reach, sweeps.wraps, most)
+        return self.tiling.levels(extents, reach, sweeps.wraps, most)
 
     def _compile_fused(
         self,
@@ -195,6 +197,12 @@ class NumbaBackend(HostBackend):
 def _reach(tape: Tape, signature: Signature) -> tuple[int, ...] | None:
     """How far a pass must read along each axis; None where that cannot be known beforehand."""
     return None if INTEGER in signature.arguments else radii(tape)
+
+
+def _lies_within(shape: Sequence[int], region: Region, reach: Sequence[int]) -> bool:
+    """Whether an array of this shape holds all points in reach of a region."""
+    along = zip(shape, region, reach, strict=True)
+    return all(radius <= low and high + radius <= n for n, (low, high), radius in along)
 
 
 def innermost(region: Region) -> int:

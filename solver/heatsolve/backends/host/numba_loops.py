@@ -129,9 +129,9 @@ def _index(axis: str, place: Coordinate) -> str:
 
 FASTER = {"no_rewrites": True, "no_cfunc_wrapper": True, "_nrt": False}
 """No rewrites, which concern whole arrays, and no wrapper for C, which calls no loop: compilation
-takes a third less time and gives the same machine code. No counts of references, as loops make no
-arrays: the counts of a row's views, which threads change one at a time, took up to a quarter of the
-time of short rows."""
+takes a third less time and gives the same machine code. No counts of references (an option that
+Numba does not document), so loops must make no arrays: to count the views of a row, one thread at a
+time, took up to a quarter of the time of short rows."""
 VERSIONS = (numba.__version__, llvmlite.__version__, sys.version)
 
 
@@ -173,8 +173,10 @@ class Kept(_Cache):
 
 
 def cached_njit(digest: str, *signatures: Any, **options: Any) -> Callable[[Any], Any]:
-    """Numba's `njit`, with the machine code kept in our cache; see `Kept` for the digest."""
+    """Numba's `njit`, with the machine code kept in our cache; see `Kept` for the digest, which is
+    without the options."""
     options |= FASTER
+    digest = compilation.digest(digest, sorted(options.items()))
 
     def compiled(function: Any) -> Any:
         dispatcher = numba.njit(**options)(function)

@@ -26,6 +26,8 @@ from heatsolve.stencil.trace import ARRAY, Coordinate, Tape, record, spelled
 
 KINDS = {None: 0, "sum": 1, "max": 2}
 """Numbers of the norms of a change in generated code."""
+OF_ROWS = f"@cached_njit({KEY}, nogil=True, error_model='numpy')"
+"""The decorator of functions of one row."""
 
 
 def radii(tape: Tape) -> tuple[int, ...] | None:
@@ -49,7 +51,7 @@ def row_functions() -> str:
     """
     lines = [
         "import numpy as np",
-        "from numba import int64",
+        "from numba import uint64",
         "",
         KEPT,
         REDUCTIONS,
@@ -57,18 +59,18 @@ def row_functions() -> str:
         "",
         OF_ROWS,
         "def copy_row(new, old):",
-        "    for n in range(len(new)):",
+        "    for n in range(uint64(len(new))):",
         "        new[n] = old[n]",
         "",
         "",
         OF_ROWS,
         "def add_change(kind, new, old, terms, register):",
-        "    count = int64(len(new))",
+        "    count = len(new)",
     ]
     for kind, reduce in (("sum", "add_sum(terms, "), ("max", "add_largest(")):
         lines += [
             f"    if kind == {KINDS[kind]}:",
-            "        for n in range(count):",
+            "        for n in range(uint64(count)):",
             *[f"            {line}" for line in _term(kind)],
             f"        {reduce}terms.view(np.int64), count, register)",
         ]
@@ -105,7 +107,7 @@ class Pass:
     def source(self) -> str:
         imports = f"""\
             import numpy as np
-            from numba import int64, prange, uint64
+            from numba import prange, uint64
 
             {KEPT}
             from {self.shared} import add_change, copy_row
@@ -131,7 +133,7 @@ class Pass:
 
     @cached_property
     def _rows(self) -> list[tuple[int, ...]]:
-        """The rows of the level before that a row reads, by their shifts along the outer axes."""
+        """The rows of the previous level that a row reads, by their shifts along the outer axes."""
         loads = [subscript for number, subscript in self.tape.loads() if number == 0]
         return sorted({tuple(place.shift for place in subscript[:-1]) for subscript in loads})
 
@@ -143,10 +145,10 @@ class Pass:
     # ---- one row of one level ----
 
     def _make_row(self) -> str:
-        """The function that makes a row of a level from rows of the level before.
+        """The function that makes a row of a level from rows of the previous level.
 
-        These begin as many points before the row as the point function reads; arrays of arguments
-        are whole, the row's first point lies in them at `at_`.
+        These begin a radius before the row's first point; arrays of arguments are whole, the row's
+        first point lies in them at `at_`.
         """
         rows = [f"row{m}" for m in range(len(self._rows))]
         places = [f"at_{axis}" for axis in self._axes]
@@ -182,7 +184,7 @@ class Pass:
         return fixed, varying
 
     def _element(self, number: int, subscript: Sequence[Coordinate]) -> str:
-        """An element of u, in a row of the level before, or of an array of the arguments, at the
+        """An element of u, in a row of the previous level, or of an array of the arguments, at the
         index 0 along an axis along which the array is constant."""
         *outer, last = [place.shift for place in subscript]
         if number == 0:
@@ -192,7 +194,7 @@ class Pass:
         starts[-1] += " + n"
         constant = self.signature.arguments[number]
         indices = [
-            "0" if same else _shifted(start, place.shift)
+            "0" if same else _shifted(start, place.shift, "uint64({})")
             for start, place, same in zip(starts, subscript, constant, strict=True)
         ]
         return f"a{number}[{', '.join(indices)}]"
@@ -223,6 +225,8 @@ class Pass:
                 f"            last_{axis} = min(first_{axis} + tile_{axis}, high_{axis})",
                 f"            block //= tiles_{axis}",
             ]
+        inner, before = axes[-1], _rounded_up(f"levels * {self._reach[-1]}", self._vector)
+        lines.append(f"            ring_{inner} = first_{inner} - {before} - {self._vector}")
         return "\n".join(lines) + "\n" + textwrap.indent(self._levels(), " " * 12)
 
     def _levels(self) -> str:
@@ -280,6 +284,7 @@ class Pass:
             return f"copy_row({kept}, {_in_array('u', outer, here, low, high)})"
 
         low, high = f"low - {radius}", f"high + {radius}"
+        # The row itself comes first: the norm of a change needs it, even if the sweep does not.
         before = [here, *[shifts for shifts in self._rows if shifts != here]]
         names = {shifts: f"before{m}" for m, shifts in enumerate(before)}
         place = [f"uint64({start})" for start in [*[f"at_{a}" for a in outer], "low - shift"]]
@@ -306,9 +311,10 @@ class Pass:
             "        add_change(kinds[level], made[begin:end], old, terms[chunk], into)",
         ]
         if wrap:
-            lines += ["if not inside:", f"    {keep('low', 'high')}"]
-            image = f"    shift = image * (high_{inner} - low_{inner})"
-            return "\n".join(["for image in range(-1, 2):", image, *_indented(lines)])
+            lines += ["if not inside and low < high:", f"    {keep('low', 'high')}"]
+            image = f"shift = image * (high_{inner} - low_{inner})"
+            body = textwrap.indent("\n".join([image, *lines]), "    ")
+            return f"for image in range(-1, 2):\n{body}"
         lines += [
             "if not inside:",
             f"    {keep('start', 'stop')}",
@@ -322,27 +328,21 @@ class Pass:
         """Points of a row of a level, in its ring; the row is shifted along the outer axes."""
         indices: list[str] = []
         for axis, radius, shift in zip(self._axes, self._reach, shifts, strict=False):
-            index = f"{axis} - first_{axis} + levels * {radius}" + (f" + {shift}" if shift else "")
+            index = _shifted(f"{axis} - first_{axis} + levels * {radius}", shift)
             indices.append(index if indices else f"({index}) % {2 * radius + 1}")
-        first = f"first_{self._axes[-1]} - {self._vector}"
-        first += f" - {_rounded_up(f'levels * {self._reach[-1]}', self._vector)}"
-        points = f"{low} - ({first}) : {high} - ({first})"
+        points = f"{low} - ring_{self._axes[-1]} : {high} - ring_{self._axes[-1]}"
         return f"rings[{', '.join(['chunk', level, *indices, points])}]"
-
-
-OF_ROWS = f"@cached_njit({KEY}, nogil=True, error_model='numpy')"
-"""The decorator of functions that make a row."""
 
 
 def _in_array(array: str, outer: Sequence[str], shifts: Sequence[int], low: str, high: str) -> str:
     """Points of a row of an array; the row is shifted along the outer axes."""
-    rows = zip(outer, shifts, strict=True)
-    indices = [f"at_{axis} + {shift}" if shift else f"at_{axis}" for axis, shift in rows]
+    indices = [_shifted(f"at_{axis}", shift) for axis, shift in zip(outer, shifts, strict=True)]
     return f"{array}[{', '.join([*indices, f'{low} - shift : {high} - shift'])}]"
 
 
-def _shifted(start: str, shift: int) -> str:
-    return f"{start} {'+' if shift > 0 else '-'} uint64({abs(shift)})" if shift else start
+def _shifted(start: str, shift: int, form: str = "{}") -> str:
+    """An index that is shifted by a number, which is written in this form."""
+    return f"{start} {'+' if shift > 0 else '-'} {form.format(abs(shift))}" if shift else start
 
 
 def _extent(axis: str, radius: int, wrap: bool, vector: int = 1) -> tuple[str, str]:
@@ -368,10 +368,6 @@ def _wrapped(axis: str) -> list[str]:
         f"elif {axis} >= high_{axis}:",
         f"    at_{axis} -= high_{axis} - low_{axis}",
     ]
-
-
-def _indented(lines: Sequence[str]) -> list[str]:
-    return [f"    {line}" for line in lines]
 
 
 # ---- the depth of a pass and the size of tiles: by the caches ------------------------------------

@@ -436,13 +436,15 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
                        first_j < region_j.low + MARGIN || first_j + Y > region_j.high - MARGIN;
     const bool ends =
         begin - BEFORE - 1 < region_i.low + MARGIN || end + AFTER + 2 > region_i.high - MARGIN;
-    // A third text pays only where many sweeps leave a thread few registers.
+    // A third specialization pays only where many sweeps leave a thread few registers.
     if (sides || (ends && !ENDS_APART))
         tile<true, true>(ARGUMENTS, region_i, region_j, region_k, counted_i, extent_i, extent_j,
                          extent_k, pitch, first_j, first_k, warp, begin, end, shared, barriers);
-    else if (ENDS_APART && ends)
+#if ENDS_APART
+    else if (ends)
         tile<true, false>(ARGUMENTS, region_i, region_j, region_k, counted_i, extent_i, extent_j,
                           extent_k, pitch, first_j, first_k, warp, begin, end, shared, barriers);
+#endif
     else
         tile<false, false>(ARGUMENTS, region_i, region_j, region_k, counted_i, extent_i, extent_j,
                            extent_k, pitch, first_j, first_k, warp, begin, end, shared, barriers);

@@ -211,15 +211,17 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     const bool sides = first_k < region_k.low || first_k + X > region_k.high ||
                        first_j < region_j.low || first_j + Y > region_j.high;
     const bool ends = begin - T - 1 < region_i.low || end + T + 2 > region_i.high;
-    // A third text pays only where the others are short.
+    // A third specialization pays only where the others are short.
     if (sides || (ends && !ENDS_APART))
         tile<true, true>(ARGUMENTS, region_i, region_j, region_k, counted_i, counted_j, counted_k,
                          extent_i, extent_j, extent_k, pitch, first_j, first_k, warp, begin, end,
                          shared, barriers);
-    else if (ENDS_APART && ends)
+#if ENDS_APART
+    else if (ends)
         tile<true, false>(ARGUMENTS, region_i, region_j, region_k, counted_i, counted_j, counted_k,
                           extent_i, extent_j, extent_k, pitch, first_j, first_k, warp, begin, end,
                           shared, barriers);
+#endif
     else
         tile<false, false>(ARGUMENTS, region_i, region_j, region_k, counted_i, counted_j, counted_k,
                            extent_i, extent_j, extent_k, pitch, first_j, first_k, warp, begin, end,
