@@ -84,8 +84,13 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    """pytest-xdist gives out files in the order of their tests, not by their numbers of tests."""
+    """pytest-xdist gives out files in the order of their tests, not by their numbers of tests.
+
+    Tests send SIGINT, which a shell without job control lets its background jobs ignore.
+    """
     config.option.loadscopereorder = False
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def place_of(item):
