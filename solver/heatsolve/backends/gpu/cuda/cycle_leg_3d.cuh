@@ -139,42 +139,42 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
     const int last_p = int(coarse_i) - 2, last_q = int(coarse_j) - 2, last_s = int(coarse_k) - 2;
     // Tiles begin at even rows and columns: a pair of rows or columns lies between two coarse ones.
     // Ghosts of the coarse array hold the values that periodic axes need beyond its ends.
-    auto below = [&](int n, int last, bool wraps) {  // the coarse point below n and n + 1
-        return wraps ? wrapped((n >> 1) + 1, last) - 1 : n >> 1;
+    // `near`: whether the tile lies near the walls of the axis.
+    auto below = [](bool near, int n, int last, bool wraps) {  // the coarse point below n and n + 1
+        return near && wraps ? wrapped((n >> 1) + 1, last) - 1 : n >> 1;
     };
-    auto in_array = [&](int q, int last) { return min(max(q, 0), last + 1); };
+    auto in_array = [](bool near, int q, int last) { return near ? min(max(q, 0), last + 1) : q; };
     // The index of an unknown's weights: ghosts have no weights.
-    auto row_of = [&](int q, int odd, int last, bool wraps) {
-        return wraps && !odd && q == 0 ? last : in_array(q, last);
+    auto row_of = [&](bool near, int q, int odd, int last, bool wraps) {
+        return near && wraps && !odd && q == 0 ? last : in_array(near, q, last);
     };
-    const int q = below(y, last_q, SIDES && WRAPS_J);
+    const int q = below(SIDES, y, last_q, WRAPS_J);
     int at_s[C / 2 + 1];  // the coarse columns around a thread's columns
     // The weights of both neighbours along y, of the even and the odd row, and along x.
     real weight_j[2][2], weight_k[C][2];
     for (int r = 0; r < 2; r++) {
         const bool none = SIDES && q > last_q;
-        const int j = SIDES ? row_of(q, r, last_q, WRAPS_J) : q;
+        const int j = row_of(SIDES, q, r, last_q, WRAPS_J);
         weight_j[r][0] = none ? 0 : (r ? weights_j2 : weights_j0)[j];
         weight_j[r][1] = none ? 0 : (r ? weights_j3 : weights_j1)[j];
     }
     for (int k = 0; k < C; k++) {
-        const int s = below(x + k, last_s, SIDES && WRAPS_K);
-        const int row = SIDES ? row_of(s, k & 1, last_s, WRAPS_K) : s;
+        const int s = below(SIDES, x + k, last_s, WRAPS_K);
+        const int row = row_of(SIDES, s, k & 1, last_s, WRAPS_K);
         const bool none = SIDES && s > last_s;
         weight_k[k][0] = none ? 0 : (k & 1 ? weights_k2 : weights_k0)[row];
         weight_k[k][1] = none ? 0 : (k & 1 ? weights_k3 : weights_k1)[row];
-        at_s[k / 2] = SIDES ? in_array(s, last_s) : s;
-        at_s[k / 2 + 1] = SIDES ? in_array(s + 1, last_s) : s + 1;
+        at_s[k / 2] = in_array(SIDES, s, last_s);
+        at_s[k / 2 + 1] = in_array(SIDES, s + 1, last_s);
     }
     const size_t coarse_plane = (size_t)coarse_j * coarse_pitch;
     const real* corners[2];
     for (int n = 0; n < 2; n++)
-        corners[n] =
-            coarse + (size_t)(SIDES ? in_array(q + n, last_q) : q + n) * coarse_pitch + at_s[0];
-    auto coarse_plane_of = [&](int n) { return below(n, last_p, ENDS && WRAPS_I); };
+        corners[n] = coarse + (size_t)in_array(SIDES, q + n, last_q) * coarse_pitch + at_s[0];
+    auto coarse_plane_of = [&](int n) { return below(ENDS, n, last_p, WRAPS_I); };
     real known[2][C / 2 + 1];  // values of a coarse plane
     auto know = [&](int p) {
-        const size_t from = in_array(p, last_p) * coarse_plane;
+        const size_t from = in_array(true, p, last_p) * coarse_plane;
         for (int n = 0; n < 2; n++)
             for (int m = 0; m <= C / 2; m++)
                 known[n][m] = corners[n][from + (SIDES ? at_s[m] - at_s[0] : m)];
@@ -256,7 +256,7 @@ __device__ __forceinline__ void tile(PARAMETERS, Range region_i, Range region_j,
         {
             const int p = coarse_plane_of(z);
             const bool none = ENDS && p > last_p;
-            const int row = ENDS ? row_of(p, PARITY, last_p, WRAPS_I) : p;
+            const int row = row_of(ENDS, p, PARITY, last_p, WRAPS_I);
             const real weight_below = none ? 0 : (PARITY ? weights_i2 : weights_i0)[row];
             const real weight_above = none ? 0 : (PARITY ? weights_i3 : weights_i1)[row];
             const bool unknown = !ENDS || WRAPS_I || (z >= region_i.low && z < region_i.high);

@@ -123,7 +123,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) sweeps(const integer* gate
         first[axis] = 1 + block[axis] * own[axis] - REACH;
         if (place < 0 || place >= LONGEST) continue;
         const int index = first[axis] + place;
-        const int image = wraps[axis] ? wrapped(index, last - 1) : min(max(index, 0), last);
+        const int image = kept_in(index, last, wraps[axis]);
         images[threadIdx.x] = image > 0 && image < last ? image : -1 - image;
     }
     // Finds the indices of a point; returns whether it is updated.

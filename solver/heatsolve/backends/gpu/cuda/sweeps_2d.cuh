@@ -37,16 +37,8 @@ __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j
     const int last_i = extent_i - 1, last_j = extent_j - 1;
     const bool mine = lane * C >= HALO && lane * C < 32 * C - HALO;
     // Where a column, or a row, lies in the arrays.
-    auto of_column = [&](int j) {
-        if (!SIDES) return j;
-        if (WRAPS_J) return wrapped(j, last_j - 1);
-        return min(max(j, 0), last_j);
-    };
-    auto of_row = [&](int i) {
-        if (!ENDS) return i;
-        if (WRAPS_I) return wrapped(i, last_i - 1);
-        return min(max(i, 0), last_i);
-    };
+    auto of_column = [&](int j) { return SIDES ? kept_in(j, last_j, WRAPS_J) : j; };
+    auto of_row = [&](int i) { return ENDS ? kept_in(i, last_i, WRAPS_I) : i; };
     auto inner_row = [&](int i) { return ENDS ? min(max(of_row(i), 1), last_i - 1) : i; };
     int at[C], inner[C], side_by_side[C];
     bool fixed[C];
