@@ -497,7 +497,7 @@ class DeviceBackend(Backend):
             key = work.varying, work.aligned, region, counted, u.shape
             if key not in known:
                 kernel = FusedKernel(work, self.limits, shape_for(work, region, self.limits))
-                launch, pieces = kernel.launch(region)
+                launch, pieces = kernel.launch(region, counted)
                 bounds = [bound for pair in (*region, *counted) for bound in pair]
                 launch = replace(launch, bounds=(*bounds, *pieces, *u.shape, pitch))
                 queue = self.c_kernel(kernel.source, kernel.bytes_shared)

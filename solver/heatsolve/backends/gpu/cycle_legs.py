@@ -450,8 +450,8 @@ def _ready(
     else:
         shape = fitting_shape(work, shapes, backend.limits)
     kernel = FusedKernel(work, backend.limits, shape, text)
-    launch, pieces = kernel.launch(covered)
     counted = leg.region[0] if leg.counted is None else leg.counted, *leg.region[1:]
+    launch, pieces = kernel.launch(covered, counted)
     bounds = [bound for pair in (*leg.region, *counted) for bound in pair]
     launch = replace(launch, bounds=(*bounds, *pieces, *leg.shape, leg.pitch))
     return kernel, backend.c_kernel(kernel.source, kernel.bytes_shared), launch, more

@@ -177,15 +177,18 @@ class FusedKernel:
         self.source = source(work, shape)
         self.bytes_shared = shape.bytes_shared(work)
 
-    def launch(self, region: Region) -> tuple[Launch, tuple[int, ...]]:
-        """The launch that covers a region, and the numbers by which a block finds its piece.
+    def launch(
+        self, region: Region, counted: Region | None = None
+    ) -> tuple[Launch, tuple[int, ...]]:
+        """The launch that covers a region, and the numbers by which a block finds its piece; norms
+        are taken over the points `counted`, by default all.
 
         The numbers are, in three dimensions, the planes of each piece; in two dimensions the rows
         of each piece, and the number of rows that the first piece lacks.
         """
         shape, block = self._shape, (32 * self._shape.warps, 1, 1)
         if self._two:
-            cut = cut_of(self.work, shape, region, self._limits)
+            cut = cut_of(self.work, shape, region, self._limits, counted)
             return Launch((cut.across, cut.pieces, 1), block, ()), (cut.rows, cut.fewer)
         extent = region[0][1] - region[0][0]
         tiles = shape.tiles(self.work, *region[1:])
@@ -277,15 +280,21 @@ class Cut(NamedTuple):
     fewer: int
 
 
-def cut_of(work: FusedSweeps, strip: Strip, region: Region, limits: Limits) -> Cut:
-    """The cut of a region into strips that takes least time."""
+def cut_of(
+    work: FusedSweeps, strip: Strip, region: Region, limits: Limits, counted: Region | None = None
+) -> Cut:
+    """The cut of a region into strips that takes least time; `counted`: see `launch`."""
     (low, high), last = region
-    extent = high - (low // 2 * 2 if even(work) else low)
+    top = low // 2 * 2 if even(work) else low
+    extent = high - top
     across = _pieces(_pieces(last[1] - last[0] // 2 * 2, strip.width(work)), strip.warps)
     # With fewer rows in the first or last piece, the piece beside it would be an edge, too.
     beyond = work.sweeps + work.has_residual + 2 + (work.margin or 0)
-    least_first = lead(work) + beyond
-    edges = max(EDGE_ROWS, least_first + least_first % 2), beyond
+    least_first, least_last = lead(work) + beyond, beyond
+    if counted is not None and (work.residual_norm or any(work.norms)):  # some rows have no norm
+        (first, stop), _ = counted
+        least_first, least_last = max(least_first, first - top), max(least_last, high - stop)
+    edges = max(EDGE_ROWS, least_first + least_first % 2), least_last
     more = lead(work) + work.sweeps + work.has_residual
     blocks = min(strip.blocks, limits.blocks(32 * strip.warps, strip.bytes_shared(work)))
     times = ROW_TIMES[strip.columns, work.bytes]
