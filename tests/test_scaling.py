@@ -38,8 +38,8 @@ def record(ranks, seconds, kind="weak", counts=(100, 100), **more):
     return {
         "case": "plate", "kind": kind, "ranks": ranks, "backend": "numpy", "unit": "step",
         "precision": "float64", "link": "MPI", "dims": [ranks, 1], "counts": list(counts),
-        "periodic": [], "unknowns": unknowns, "seconds": seconds, "alone": None,
-        "updates": 3.0 * unknowns,
+        "periodic": [], "unknowns": unknowns, "seconds": seconds,
+        "alone": None, "slowest_alone": None, "updates": 3.0 * unknowns,
         "bytes": 48.0 * unknowns, "waited": 0.25, "balance": 1.0,
         "iterations": None, "steps": None, "launches": None, "halo": 1, "timeline": [],
         "sweeping": None, "exchanging": None,
@@ -75,6 +75,9 @@ def test_gpus_are_compared_with_themselves_alone():
     assert second.efficiency == pytest.approx(2.1 / 2.5)
     said = "Efficiency of 2: over the mean of its GPUs alone, measured in turn, 2.1 ms."
     assert said in scaling.markdown([first, second])
+    told = scaling.table([WEAK[0], weak[1] | {"slowest_alone": [2.3e-3, 2.1e-3, 2.2e-3]}])
+    said = "alone, measured in turn, 2.1 ms, of which the slowest takes 2.2 ms."
+    assert said in scaling.markdown(told)
     third = scaling.table([*weak, record(4, [2.5e-3], counts=(200, 200))])
     assert "Efficiency of 4: over the launch of 1." in scaling.markdown(third)
     assert "Efficiency" not in scaling.markdown(scaling.table(WEAK))
@@ -98,6 +101,7 @@ def test_a_gpu_is_measured_alone_if_it_has_room(monkeypatch):
     divided = case.altered(parallel={"ranks": [1, 1, 2]})  # of the case of all
     made = scaling.measure(case, "strong", "numpy", Ranks(), one=divided)
     assert len(made["alone"]) == len(made["seconds"]) == scaling.REPEATS
+    assert made["slowest_alone"] == made["alone"]  # of one
 
 
 def test_the_table_of_a_strong_study():

@@ -374,12 +374,13 @@ def measure(
     from which they are taken, if it is of the same study.
 
     `seconds`: the time of a unit of work on the slowest process, for each repeat. `alone`: for each
-    repeat the mean time of a unit where each GPU makes the case `one` of one process alone, None
-    where it is not measured. `updates`, `bytes`: of a unit, over all processes; `launches`: of a
-    unit, on a GPU, one process. `iterations`: of a solve. `halo`: the layers of an exchange.
-    `waited`: the share of the time in which a process only waited for messages (None where a device
-    waits and does not tell). `balance`: unknowns of the mean process over the largest. `latency`,
-    `bandwidth`: of an exchange with both neighbours (s, B/s).
+    repeat the mean time of a unit where each GPU makes the case `one` of one process alone, and
+    `slowest_alone` the time of the slowest GPU; None where it is not measured. `updates`, `bytes`:
+    of a unit, over all processes; `launches`: of a unit, on a GPU, one process. `iterations`: of a
+    solve. `halo`: the layers of an exchange. `waited`: the share of the time in which a process
+    only waited for messages (None where a device waits and does not tell). `balance`: unknowns of
+    the mean process over the largest. `latency`, `bandwidth`: of an exchange with both neighbours
+    (s, B/s).
     """
     quiet = Report(quiet=True)
     problem = set_up(case, machine_of(case, backend, quiet, ranks), quiet, ranks)
@@ -407,13 +408,13 @@ def measure(
     machine.points_updated = machine.bytes_moved = machine.launches = 0
     transport.restart_clocks()
     together: list[float] = []
-    apart: list[float] = []
+    apart: list[list[float]] = []
     for turn in range(REPEATS):
         for each in (work, alone) if turn % 2 == 0 else (alone, work):  # clocks follow the load
             if each is work:
                 together.append(max(seconds_of_all(each, count, ranks)))
             elif each is not None:
-                apart.append(statistics.mean(seconds_of_all(each, count, ranks)))
+                apart.append(seconds_of_all(each, count, ranks))
     cost = shares(problem, count * sum(together))
     work_done = ranks.gather((machine.points_updated, machine.bytes_moved))
     updates, moved = (sum(each) / (count * REPEATS) for each in zip(*work_done, strict=True))
@@ -424,7 +425,9 @@ def measure(
         "precision": case.solver.precision, "unit": work.unit, "link": transport.name(machine),
         "dims": list(reversed(problem.dims)), "counts": list(case.grid.counts),
         "periodic": list(case.grid.periodic), "halo": problem.halo.depth,
-        "unknowns": problem.whole.all_unknowns, "seconds": together, "alone": apart or None,
+        "unknowns": problem.whole.all_unknowns, "seconds": together,
+        "alone": list(map(statistics.mean, apart)) or None,
+        "slowest_alone": list(map(max, apart)) or None,
         "iterations": work.iterations, "steps": [before, count] if marches else None,
         "launches": launches,
         "updates": updates, "bytes": moved, "waited": cost.waited, "balance": cost.balance,
@@ -534,7 +537,8 @@ class Size:
     """One number of processes: the median time of a unit of work (s), and rates.
 
     `throughput`, `lowest`, `highest`: unknowns a second of one process, in the median, the slowest
-    and the fastest repeat. `alone`: the median time of a unit where each GPU works alone (s).
+    and the fastest repeat. `alone`: the median time of a unit where each GPU works alone (s), and
+    `slowest_alone` that of the slowest GPU.
     `waited`: the share of the time that is spent only on waiting.
     `iterations`: of a solve; `steps`: of a march; `launches`: of a unit, on a GPU; `halo`: layers
     of an exchange. `sweeping`, `exchanging`: seconds in which the mean process sweeps, and only
@@ -550,6 +554,7 @@ class Size:
     highest: float
     efficiency: float
     alone: float | None
+    slowest_alone: float | None
     updates_per_second: float
     bytes_per_second: float
     waited: float | None
@@ -593,6 +598,7 @@ class Record(BaseModel):
     unknowns: PositiveInt
     seconds: Annotated[list[PositiveFloat], Field(min_length=1)]
     alone: Annotated[list[PositiveFloat], Field(min_length=1)] | None = None
+    slowest_alone: Annotated[list[PositiveFloat], Field(min_length=1)] | None = None
     updates: NonNegativeFloat
     bytes: NonNegativeFloat
     waited: float | None
@@ -678,13 +684,16 @@ def table(measured: Sequence[dict[str, Any]]) -> list[Size]:
         seconds = statistics.median(times)
         share = unknowns / ranks
         reference = sizes[0].throughput if sizes else share / seconds
-        alone = statistics.median(record["alone"]) if record["alone"] else None
+        alone, slowest = (
+            statistics.median(record[key]) if record[key] else None
+            for key in ("alone", "slowest_alone")
+        )
         if alone is not None:
             reference = (share if record["kind"] == "weak" else unknowns) / alone
         sizes.append(Size(
             ranks, unknowns, record["unit"], seconds,
             share / seconds, share / max(times), share / min(times), share / seconds / reference,
-            alone, record["updates"] / seconds, record["bytes"] / seconds,
+            alone, slowest, record["updates"] / seconds, record["bytes"] / seconds,
             record["waited"], record["balance"],
             record["iterations"], _range_of(record["steps"]), record["launches"], record["halo"],
             record["link"] if ranks > 1 else "",
@@ -765,6 +774,8 @@ def _of_efficiency(sizes: Sequence[Size]) -> Iterator[str]:
         other = f"the launch of {sizes[0].ranks}"
         if size.alone is not None:
             other = f"the mean of its GPUs alone, measured in turn, {1e3 * size.alone:.4g} ms"
+            if size.slowest_alone is not None:
+                other += f", of which the slowest takes {1e3 * size.slowest_alone:.4g} ms"
         yield f"Efficiency of {size.ranks}: over {other}."
 
 
