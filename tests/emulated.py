@@ -56,6 +56,10 @@ OPTIONS = ["-std=c++17", "-w", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasi
            "-fno-gnu-unique", f"-I{HERE}"]  # fmt: skip
 
 
+LEVEL = "-O1"
+"""How g++ optimises a kernel: most are made for one run."""
+
+
 def compiled(kind, source, *options):
     """The file that g++ makes of a text, kept in the cache."""
     path = (
@@ -111,7 +115,7 @@ def library(source):
         .replace("@SHARED@", "memory" if "char memory[]" in source else "shared")
     )
     source = f'#include "emulated.h"\n{text}{driver}'
-    path = compiled("so", source, "-O1", "-shared", "-Wl,-Bsymbolic", str(machine()))
+    path = compiled("so", source, LEVEL, "-shared", "-Wl,-Bsymbolic", str(machine()))
     function = ctypes.CDLL(str(path)).launch
     function.restype = None
     kinds = [

@@ -20,7 +20,8 @@ from heatsolve.tools.measure import Bench, noise, noise_inside
 from heatsolve_post.curves import bench_figure
 
 TINY = {
-    name: (17, 17, 17) if "3d" in name else (33, 33) for name in bench.BENCHMARKS
+    name: (10, 10, 10) if name.startswith("flow3d") else (17, 17, 17) if "3d" in name else (33, 33)
+    for name in bench.BENCHMARKS
 } | {"flow2d-obstacle": (19, 80)}  # fmt: skip
 KEYS = {"name", "backend", "shape", "dtype", "seconds", "glups", "fraction_of_copy",
         "unknowns_per_second", "copies", "machine"}  # fmt: skip
@@ -168,14 +169,21 @@ def test_stopwatch(backend):
 # ---- the table ---------------------------------------------------------------------------------
 
 
+FEW_STEPS = [name for name in bench.NAMES if name not in (*STEPS[1:], "hotspot")]
+"""The rows but for those of flows, which take longest."""
+
+
 @pytest.mark.few(1, among="numpy")
-def test_every_row(backend):
+@pytest.mark.parametrize(
+    "only", [FEW_STEPS, pytest.param([], marks=pytest.mark.thorough)], ids=["few", "all"]
+)
+def test_every_row(only, backend):
     """On tiny arrays: the program's own rows in order, with the figures that make sense."""
-    rows = list(bench.bench(backend, shapes=TINY))
+    rows = list(bench.bench(backend, only, shapes=TINY))
     names = [row.name for row in rows]
     optional = {"jacobi2d-blocked", "jacobi3d-blocked", "jacobi2d-slices", "jacobi3d-slices",
                 "collocated2d-slices", "heat2d-explicit", "heat3d-explicit"}  # fmt: skip
-    assert set(bench.NAMES) - optional <= set(names)
+    assert set(only or bench.NAMES) - optional <= set(names)
     assert (names[0], names[-1]) == ("copy", "copy-again")
     for row in rows:
         assert row.seconds > 0.0

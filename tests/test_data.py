@@ -326,6 +326,7 @@ def assert_same(one, two):
         assert np.array_equal(one.fields[name], two.fields[name]), name
 
 
+@pytest.mark.few(1, among="transport")
 @pytest.mark.parametrize("name", CASES)
 def test_same_bits_on_every_backend(name, folder, other_backend):
     assert_same(ran(name, folder, "numpy"), ran(name, folder, other_backend))

@@ -135,7 +135,7 @@ def test_vorticity_in_space(tmp_path):
         assert last[f"vorticity_{axis}"] == pytest.approx(exact, abs=1e-4), axis
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(6, among="numpy")
 @pytest.mark.parametrize("walls", ["value", "robin", "gradient"])
 @pytest.mark.parametrize("kind", ["nodes", "cells"])
 def test_the_flux_of_heat_through_layers(kind, walls, backend, tmp_path):

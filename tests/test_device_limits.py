@@ -368,7 +368,7 @@ def test_one_card_of_each_capability():
     assert {CARDS[card].capability for card in ONE_OF_EACH} == wanted
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("card", ONE_OF_EACH)
 def test_generic_kernels_compile_for_every_capability(card):
     limits = CARDS[card]

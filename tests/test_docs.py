@@ -40,7 +40,7 @@ MEASURED = re.compile(
     r"^(?:\[.* s\] |backend |compiling, once|.* more of compiling, once|.*LUP/s).*\n", re.M
 )
 """Lines that differ from machine to machine and from run to run."""
-LONG = ("tutorial.md", "extending.md", "output.md")
+LONG = ("tutorial.md", "extending.md", "output.md", "cases.md")
 """Pages whose code takes long: their runs are those that other tests make, or like them."""
 RUN = re.compile(r"(heatsolve|mpiexec|python) ")
 

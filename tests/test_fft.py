@@ -303,6 +303,7 @@ def test_implicit_steps(kind, scheme, tmp_path):
     assert np.abs(fields[0] - fields[1]).max() < 1e-10
 
 
+@pytest.mark.few(3, among="numpy")
 @pytest.mark.parametrize(
     ("name", "cells"),
     [("taylor-green", [16, 18]), ("taylor-green", [12, 15]), ("taylor-green-3d", [12, 10, 16])],

@@ -232,6 +232,7 @@ def test_the_guess_behind_very_unlike_steps_is_the_last_pressure():
         assert later == [((1.0, 1.0),), ((1.0, 0.0, 1.0),)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scheme", ["explicit", "rk3"])
 def test_a_pressure_between_walls_keeps_its_level(scheme):
     """No cycle changes its mean, and its guesses repeat the rounding of single precision."""

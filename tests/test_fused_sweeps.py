@@ -545,6 +545,7 @@ def test_arrays_that_swap(solver, early):
     assert field.tobytes() == plain.tobytes()
 
 
+@pytest.mark.few(1)
 @COMPILER
 @pytest.mark.parametrize(
     ("grid", "walls"), [("cells = [48, 50]", "vgrv"), ("cells = [24, 26, 28]", "vgrvvg")]

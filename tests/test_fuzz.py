@@ -348,7 +348,7 @@ def test_the_seeds_run(text, tmp_path):
 @pytest.mark.parametrize(
     "examples",
     [
-        150,
+        100,
         pytest.param(500, marks=pytest.mark.thorough),
         pytest.param(2000, marks=pytest.mark.slow),
     ],

@@ -211,7 +211,7 @@ def compare(path, whole, names=("", "_plane", "_corner")):
             assert np.array_equal(values, pair[1].history[column]), column
 
 
-@pytest.mark.few(1)
+@pytest.mark.few(1, among="numpy")
 def test_files_hold_their_points_at_their_times(backend, tmp_path):
     case, path = parse(FILES, "case"), tmp_path / "case.h5"
     run(case, backend, path)

@@ -319,6 +319,7 @@ CYCLES = {
 }  # fmt: skip
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", CYCLES)
 def test_cycles_in_passes_end_as_with_single_sweeps(name, passes, monkeypatch, tmp_path):
     """Also by norms of changes, and in a march each step of which begins where the last ended."""

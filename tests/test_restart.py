@@ -87,6 +87,7 @@ def test_goes_on_bit_for_bit(name, backend, tmp_path, monkeypatch):
     assert_same(path, tmp_path / "alone.h5", name)
 
 
+@pytest.mark.few(2, among="numpy")
 @pytest.mark.parametrize("questions", [3, 4])
 def test_a_coarse_solve_begins_with_its_start_alone(questions, backend, tmp_path):
     """Chebyshev's first step reads the array before: nothing of the solve before is to be in it."""
@@ -101,6 +102,7 @@ def test_a_coarse_solve_begins_with_its_start_alone(questions, backend, tmp_path
     assert_same(path, tmp_path / "alone.h5", "a march")
 
 
+@pytest.mark.few(2, among="numpy")
 @pytest.mark.parametrize("method", ["cg", "mgcg"])
 def test_goes_on_to_a_smaller_tolerance(method, backend, tmp_path):
     """Questions come before the first check, where a device makes iterations without its gate."""

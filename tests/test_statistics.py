@@ -173,7 +173,7 @@ def test_statistics_of_a_mode_that_decays(kind, n, backend, tmp_path):
     assert np.isnan(found.fields["mean_temperature"][0]).all()
 
 
-@pytest.mark.few(2, among="heat")
+@pytest.mark.few(1, among="numpy-heat")
 @pytest.mark.parametrize("name", CASES)
 def test_welfords_sums_bit_by_bit(name, backend, tmp_path):
     """Those of the values in a file, weighted by the steps; statistics bend no step."""
