@@ -234,6 +234,17 @@ def test_rows_without_a_norm_lie_in_the_first_and_the_last_piece(rows, below, ab
     assert (cut.pieces - 1) * cut.rows - cut.fewer <= rows - above
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns", "counted"),
+    [(70, 8289, (1, 12)), (100, 8289, (1, 1)), (1825, 2061, (35, 1792)), (1000, 8289, (1, 1))],
+)
+def test_pieces_too_short_for_rows_without_a_norm(rows, columns, counted):
+    """They are those of a field in which all rows have one."""
+    assert strips_of_passes(rows, columns, counted=counted)[0] == strips_of_passes(
+        rows, columns, counted=(1, rows + 1)
+    )[0]  # fmt: skip
+
+
 def shapes_of_legs(card, cells=256):
     """The warps and the planes ahead of blocks that cover a cube, by the sweeps of their leg."""
     works = {}

@@ -14,6 +14,7 @@ from heatsolve.backends.gpu.fused_kernel import (
     even,
     lead,
     ring_arguments,
+    rounded_up,
     source_2d,
     source_3d,
 )
@@ -290,17 +291,26 @@ def cut_of(
     across = _pieces(_pieces(last[1] - last[0] // 2 * 2, strip.width(work)), strip.warps)
     # With fewer rows in the first or last piece, the piece beside it would be an edge, too.
     beyond = work.sweeps + work.has_residual + 2 + (work.margin or 0)
-    least_first, least_last = lead(work) + beyond, beyond
-    if counted is not None and (work.residual_norm or any(work.norms)):  # some rows have no norm
-        (first, stop), _ = counted
-        least_first, least_last = max(least_first, first - top), max(least_last, high - stop)
-    edges = max(EDGE_ROWS, least_first + least_first % 2), least_last
+    least_first, least_last = max(EDGE_ROWS, rounded_up(lead(work) + beyond, 2)), beyond
     more = lead(work) + work.sweeps + work.has_residual
     blocks = min(strip.blocks, limits.blocks(32 * strip.warps, strip.bytes_shared(work)))
     times = ROW_TIMES[strip.columns, work.bytes]
     of_blocks = tuple(row_time(times, (n + 1) * strip.warps) for n in range(blocks))
     of_edge = EDGE_TIMES[strip.columns]
-    return cut_extent(extent, across, more, of_blocks, limits.processors, edges, of_edge)
+
+    def cut(*at_edges: int) -> Cut:
+        return cut_extent(extent, across, more, of_blocks, limits.processors, at_edges, of_edge)
+
+    if counted is not None and (work.residual_norm or any(work.norms)):
+        # So is a piece of which only some rows have a norm, unless pieces are too short for that.
+        (first, stop), _ = counted
+        wide_first = max(least_first, rounded_up(first - top, 2))
+        wide_last = max(least_last, high - stop)
+        wide = cut(wide_first, wide_last)
+        last_rows = extent - (wide.pieces - 1) * wide.rows + wide.fewer
+        if wide.rows - wide.fewer >= wide_first and last_rows >= wide_last:
+            return wide
+    return cut(least_first, least_last)
 
 
 def row_time(times: tuple[float, float], warps: int) -> float:
@@ -332,7 +342,8 @@ def cut_extent(
     the best one, on the mean.
     """
     least_first, least_last = at_edges
-    edges = least_first + least_last if extent > 4 * least_first else 0
+    edges = least_first + least_last
+    edges = edges if extent > max(4 * least_first, 2 * edges) else 0
     full, most = of_blocks[-1], len(of_blocks) * processors
     found = []
     for length in _equal_lengths(extent - edges, rounded_up=not edges):
