@@ -169,14 +169,12 @@ def test_stopwatch(backend):
 # ---- the table ---------------------------------------------------------------------------------
 
 
-FEW_STEPS = [name for name in bench.NAMES if name not in (*STEPS[1:], "hotspot")]
-"""The rows but for those of flows, which take longest."""
+SHORT = [name for name in bench.NAMES if name not in (*STEPS[1:], "hotspot")]
+"""All rows but hotspot and all flows but one, which take longest."""
 
 
-@pytest.mark.few(1, among="numpy")
-@pytest.mark.parametrize(
-    "only", [FEW_STEPS, pytest.param([], marks=pytest.mark.thorough)], ids=["few", "all"]
-)
+@pytest.mark.few(1, among="numpy-short")
+@pytest.mark.parametrize("only", [SHORT, []], ids=["short", "all"])
 def test_every_row(only, backend):
     """On tiny arrays: the program's own rows in order, with the figures that make sense."""
     rows = list(bench.bench(backend, only, shapes=TINY))

@@ -76,7 +76,7 @@ def test_gpus_are_compared_with_themselves_alone():
     said = "Efficiency of 2: over the mean of its GPUs alone, measured in turn, 2.1 ms."
     assert said in scaling.markdown([first, second])
     told = scaling.table([WEAK[0], weak[1] | {"slowest_alone": [2.3e-3, 2.1e-3, 2.2e-3]}])
-    said = "alone, measured in turn, 2.1 ms, of which the slowest takes 2.2 ms."
+    said = "alone, measured in turn, 2.1 ms; the slowest takes 2.2 ms."
     assert said in scaling.markdown(told)
     third = scaling.table([*weak, record(4, [2.5e-3], counts=(200, 200))])
     assert "Efficiency of 4: over the launch of 1." in scaling.markdown(third)

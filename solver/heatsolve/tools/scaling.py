@@ -775,7 +775,7 @@ def _of_efficiency(sizes: Sequence[Size]) -> Iterator[str]:
         if size.alone is not None:
             other = f"the mean of its GPUs alone, measured in turn, {1e3 * size.alone:.4g} ms"
             if size.slowest_alone is not None:
-                other += f", of which the slowest takes {1e3 * size.slowest_alone:.4g} ms"
+                other += f"; the slowest takes {1e3 * size.slowest_alone:.4g} ms"
         yield f"Efficiency of {size.ranks}: over {other}."
 
 
