@@ -71,7 +71,7 @@ PAIRS = [
     pytest.param(*pair, marks=[] if pair in USUAL else pytest.mark.thorough)
     for pair in itertools.product(("peer", "nccl", "host"), ("cupy", "cuda"))
 ]
-"""Transports and backends. Messages through hosts are those of three processes on one GPU."""
+"""Transports and backends. In `-m gpu` three processes on one GPU send messages through hosts."""
 
 
 @mpi

@@ -343,7 +343,8 @@ def cut_extent(
     """
     least_first, least_last = at_edges
     edges = least_first + least_last
-    edges = edges if extent > max(4 * least_first, 2 * edges) else 0
+    if extent <= max(4 * least_first, 2 * edges):
+        edges = 0
     full, most = of_blocks[-1], len(of_blocks) * processors
     found = []
     for length in _equal_lengths(extent - edges, rounded_up=not edges):
