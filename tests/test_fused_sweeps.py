@@ -793,7 +793,7 @@ def test_pieces_in_two_dimensions(extent):
     """They cover all rows, and are even, so that they begin at rows of one colour. The first piece,
     which may be shorter, has the fewest rows or more."""
     for across in (1, 19, 86):
-        cut = cut_extent(extent, across, 14, (1.6, 2.6, 3.6, 4.6), 132, (16, 9), 1.6)
+        cut = cut_extent(extent, across, (14, 8), (1.6, 2.6, 3.6, 4.6), 132, (16, 9), 1.6)
         assert cut.rows % 2 == cut.fewer % 2 == 0 and 0 <= cut.fewer < cut.rows
         assert cut.rows - cut.fewer >= 16 or not cut.fewer
         whole = cut.pieces * cut.rows - cut.fewer
@@ -802,7 +802,7 @@ def test_pieces_in_two_dimensions(extent):
 
 @pytest.mark.parametrize("extent", [7, 25, 33, 63])
 def test_a_piece_takes_a_single_row_that_is_left_over(extent):
-    assert cut_extent(extent, 2000, 14, (1.6, 2.6, 3.6, 4.6), 132, (16, 9), 1.6).pieces == 1
+    assert cut_extent(extent, 2000, (14, 8), (1.6, 2.6, 3.6, 4.6), 132, (16, 9), 1.6).pieces == 1
 
 
 @pytest.mark.parametrize(

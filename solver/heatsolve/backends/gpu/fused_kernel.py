@@ -225,8 +225,9 @@ class Layout:
 
     `indices`: a point's indices in the arrays, never a ghost's; `loops`: the variables and the
     counts of the loops over a thread's points, along all axes but the first; `near`: for each axis
-    the expression by which the compiler knows that a part lies near the walls; `at_ends`: the
-    expression that a point lies near the first axis's walls. `field`: the values of the field by
+    the expression that a part, or a point, lies near the axis's walls; `near_any`: the
+    expression by which the compiler knows that a part lies near walls; `at_ends`: the expression
+    that a plane lies near the first axis's walls. `field`: the values of the field by
     shift, no other shifts are held; `fetched`: the values fetched along with the field, by the
     number of the argument and the shift; `held`: the extents and the indices of what a thread holds
     for each sweep and each of its points.
@@ -235,15 +236,11 @@ class Layout:
     indices: tuple[str, ...]
     loops: tuple[tuple[str, str], ...]
     near: tuple[str, ...]
+    near_any: str
     at_ends: str
     field: Mapping[Shift, str]
     fetched: Mapping[tuple[int, Shift], str]
     held: tuple[str, str] = ("", "")
-
-    @property
-    def near_any(self) -> str:
-        """The expression by which the compiler knows that a part lies near walls."""
-        return f"({' || '.join(dict.fromkeys(self.near))})"
 
     @property
     def loop(self) -> str:
@@ -267,7 +264,7 @@ def place_of(constant: tuple[bool, ...], indices: Sequence[str]) -> str:
     return " + ".join(terms)
 
 
-NOWHERE = Layout((), (), (), "", {}, {})
+NOWHERE = Layout((), (), (), "", "", {}, {})
 
 
 class Reads:
@@ -359,19 +356,37 @@ class Reads:
         return f"({near} ? {value} : {name}_inside)"
 
     def _made_anew(self, name: str) -> str:
-        """The inverse of the diagonal: at the ends for each row or plane, elsewhere only once."""
+        """The inverse of the diagonal: elsewhere than at the ends only once.
+
+        At the ends it is made for each plane; in 2D once for each row there, because branches
+        with divisions in them leave nothing to do meanwhile (a leg takes up to twice as long).
+        """
         work, layout = self._work, self._layout
-        assert work.inverse is not None
+        assert work.inverse is not None and work.margin is not None
         args = work, work.inverse, work.own[INVERSE + 1 :], layout
         made, beside = Reads(*args, f"{name}_"), Reads(*args, f"{name}s_", True)
-        self.rows += made.rows
+        inverse = f"inverse({', '.join(made.args)})"
         extents = "".join(f"[{count}]" for _, count in layout.loops)
-        side = f"{name}_side" + "".join(f"[{variable}]" for variable, _ in layout.loops)
+        point = "".join(f"[{variable}]" for variable, _ in layout.loops)
         self.lines += [
             *made.lines, *beside.lines, f"real {name}_side{extents};",
-            f"{layout.loop} {side} = {layout.near_any} ? inverse({', '.join(beside.args)}) : 0;",
+            f"{layout.loop} {name}_side{point} = "
+            f"{layout.near_any} ? inverse({', '.join(beside.args)}) : 0;",
         ]  # fmt: skip
-        return f"({layout.at_ends} ? inverse({', '.join(made.args)}) : {side})"
+        if layout.at_ends:
+            self.rows += made.rows
+            return f"({layout.at_ends} ? {inverse} : {name}_side{point})"
+        rows = [f"region_i.low + {n}" for n in range(work.margin)]
+        rows += [f"region_i.high - {n + 1}" for n in range(work.margin)]
+        value = f"{name}_side{point}"
+        for n, row in enumerate(rows):
+            self.lines += [
+                f"real {name}_end{n}{extents};",
+                f"{{ const int row = {row}; {' '.join(made.rows)}",
+                f"    {layout.loop} {name}_end{n}{point} = ENDS ? {inverse} : 0; }}",
+            ]
+            value = f"(ENDS && of_row(row) == {row} ? {name}_end{n}{point} : {value})"
+        return value
 
 
 @dataclass(frozen=True)
@@ -521,9 +536,9 @@ def layout_2d(work: FusedSweeps, level: str) -> Layout:
         for n, number in enumerate(ring_arguments(work))
         for di in WINDOW
     }
-    indices, near = ("inner_row(row)", "inner[k]"), ("ENDS", "SIDES")
+    indices, near = ("inner_row(row)", "inner[k]"), ("AT_END", "SIDES")
     held = "[T][C]", "[t][k]"
-    return Layout(indices, (("k", "C"),), near, "ENDS", FIELD_2D, fetched, held)
+    return Layout(indices, (("k", "C"),), near, "SIDES", "", FIELD_2D, fetched, held)
 
 
 def _fetches(work: FusedSweeps, keeps: list[int]) -> list[str]:
@@ -612,7 +627,7 @@ def layout_3d(field: Mapping[Shift, str], along: int = 0) -> Layout:
     fetched: dict[tuple[int, Shift], str] = {(along, (0, 0, 0)): "b[t][r][k]"} if along else {}
     loops, held = (("r", "R"), ("k", "C")), ("[T][R][C]", "[t][r][k]")
     near = "ENDS", "SIDES", "SIDES"
-    return Layout(indices, loops, near, at_ends, field, fetched, held)
+    return Layout(indices, loops, near, "(ENDS || SIDES)", at_ends, field, fetched, held)
 
 
 @cache

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from heatsolve.backends import Region
 from heatsolve.backends.gpu.device import Limits
 from heatsolve.backends.gpu.fused_kernel import (
+    PAIR,
     FusedSweeps,
     Strip,
     Tile,
@@ -293,13 +294,15 @@ def cut_of(
     beyond = work.sweeps + work.has_residual + 2 + (work.margin or 0)
     least_first, least_last = max(EDGE_ROWS, rounded_up(lead(work) + beyond, 2)), beyond
     more = lead(work) + work.sweeps + work.has_residual
+    above = 0 if work.wraps[0] else (lead(work) - 1 + low - top) // PAIR * PAIR
     blocks = min(strip.blocks, limits.blocks(32 * strip.warps, strip.bytes_shared(work)))
     times = ROW_TIMES[strip.columns, work.bytes]
     of_blocks = tuple(row_time(times, (n + 1) * strip.warps) for n in range(blocks))
     of_edge = EDGE_TIMES[strip.columns]
 
     def cut(*at_edges: int) -> Cut:
-        return cut_extent(extent, across, more, of_blocks, limits.processors, at_edges, of_edge)
+        down = more, more - above
+        return cut_extent(extent, across, down, of_blocks, limits.processors, at_edges, of_edge)
 
     if counted is not None and (work.residual_norm or any(work.norms)):
         # So is a piece of which only some rows have a norm, unless pieces are too short for that.
@@ -323,7 +326,7 @@ def row_time(times: tuple[float, float], warps: int) -> float:
 def cut_extent(
     extent: int,
     across: int,
-    more: int,
+    more: tuple[int, int],
     of_blocks: tuple[float, ...],
     processors: int,
     at_edges: tuple[int, int],
@@ -331,15 +334,15 @@ def cut_extent(
 ) -> Cut:
     """The pieces of an extent, `across` beside each other.
 
-    Each goes down `more` rows in addition to its own; `of_blocks` are the times of a row for 1, 2,
-    ... blocks on a multiprocessor, `of_edge` the time of a row of the first piece relative to
-    these. By `at_edges` the first piece has at least the first number of rows, and the last piece,
-    which is begun last, about the second, unless pieces are shorter; all others are equal, and the
-    first takes the rows that are left over. Of these cuts this one takes least time by a model:
-    blocks run in rounds, in a last round as many on each multiprocessor as are left; the last
-    pieces keep the other blocks waiting; the kernel ends no earlier than its first piece. Fitted to
-    6,000 cuts of 89 passes and legs on an H100 and an H200: the chosen cut takes 3 % longer than
-    the best one, on the mean.
+    Each goes down `more[0]` rows in addition to its own, the first one `more[1]`; `of_blocks` are
+    the times of a row for 1, 2, ... blocks on a multiprocessor, `of_edge` the time of a row of the
+    first piece relative to these. By `at_edges` the first piece has at least the first number of
+    rows, and the last piece, which is begun last, about the second, unless pieces are shorter; all
+    others are equal, and the first takes the rows that are left over. Of these cuts this one takes
+    least time by a model: blocks run in rounds, in a last round as many on each multiprocessor as
+    are left; the last pieces keep the other blocks waiting; the kernel ends no earlier than its
+    first piece. Fitted to 6,000 cuts of 89 passes and legs on an H100 and an H200: the chosen cut
+    takes 3 % longer than the best one, on the mean.
     """
     least_first, least_last = at_edges
     edges = least_first + least_last
@@ -352,9 +355,9 @@ def cut_extent(
         pieces = _pieces(extent + length - first, length)
         rounds, rest = divmod(across * pieces, most)
         last = of_blocks[_pieces(rest, processors) - 1] if rest else 0.0
-        time = (rounds * full + last + WAIT * full) * (length + more)
+        time = (rounds * full + last + WAIT * full) * (length + more[0])
         if edges:
-            time = max(time, of_edge * (full if rounds else last) * (first + more))
+            time = max(time, of_edge * (full if rounds else last) * (first + more[1]))
         found.append(Cut(time, across, pieces, length, length - first))
     return min(found)
 

@@ -14,6 +14,8 @@
         newest[k] = current[r][k];                               \
     }
 #define POINTS (2 * C)
+// Whether a row lies near a wall: elsewhere coefficients may be the same in all rows.
+#define AT_END (ENDS && (row < region_i.low + MARGIN || row >= region_i.high - MARGIN))
 // The copy of a register to which a warp adds its norms.
 #define COPY (blockIdx.x * WARPS + (threadIdx.x >> 5) + blockIdx.y * 7) % SPREAD
 #if RESTRICTS  // coarse points may lie one beyond the last unknown
@@ -52,7 +54,9 @@ __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j
         fixed[k] = SIDES && !WRAPS_J && (column + k < region_j.low || column + k >= region_j.high);
         side_by_side[k] = of_column(first_column + lane + 32 * k);
     }
-    const int start = begin - LEAD, pairs = (end + TAIL - start + 1) / 2;
+    // Rows above the region keep their values: the row beside it is all that is needed of them.
+    const int above = ENDS && !WRAPS_I ? max(region_i.low - 1 - (begin - LEAD), 0) & ~1 : 0;
+    const int start = begin - LEAD + above, pairs = (end + TAIL - start + 1) / 2;
     PREPARE
 
 #if CORRECTS
@@ -71,16 +75,18 @@ __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j
         return interpolated(weight_left[k], left, weight_right[k], right);
     };
     // A pair of rows lies between the coarse rows p and p + 1. Row p + 1 comes by a ring that is
-    // filled as the field's, and is row p of the next pair; except at the ends, and where a lane
-    // may have columns of two coarse columns.
-    constexpr bool BY_RING = !ENDS && !(SIDES && WRAPS_J);
+    // filled as the field's, and is row p of the next pair; except where rows wrap, and where a
+    // lane may have columns of two coarse columns.
+    constexpr bool BY_RING = !(ENDS && WRAPS_I) && !(SIDES && WRAPS_J);
     real below[C], up_weight[4];
     real* const coarse_ring = ring + (RING + KEPT * KEPT_ROWS) * (32 * C) + lane;
     const unsigned coarse_place = (unsigned)__cvta_generic_to_shared(coarse_ring);
     const real* coarse_from = coarse + (start >> 1) * coarse_pitch + across[0];
     auto look_at_weights = [&](int p) {
-        up_weight[0] = weights_i0[p], up_weight[1] = weights_i1[p];
-        up_weight[2] = weights_i2[p], up_weight[3] = weights_i3[p];
+        const bool none = ENDS && p > last_p;
+        if (none) p = last_p;
+        up_weight[0] = none ? 0 : weights_i0[p], up_weight[1] = none ? 0 : weights_i1[p];
+        up_weight[2] = none ? 0 : weights_i2[p], up_weight[3] = none ? 0 : weights_i3[p];
     };
     if (BY_RING) {
         look_at_weights(start >> 1);
@@ -138,7 +144,7 @@ __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j
 
 #if CORRECTS
             if (BY_RING) {
-                coarse_from += coarse_pitch;
+                if (!ENDS || (start >> 1) + n <= last_p) coarse_from += coarse_pitch;
                 const unsigned to = coarse_place + n % COARSE_ROWS * (64 * sizeof(real));
                 fetch<sizeof(real)>(to, coarse_from);
                 fetch<sizeof(real)>(to + 32 * sizeof(real), coarse_from + 1);
@@ -164,7 +170,7 @@ __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j
                 const real weight_above = none ? 0 : (odd ? weights_i3 : weights_i1)[p];
                 const real* const low = coarse + p * coarse_pitch;
                 const real* const high = low + coarse_pitch;
-                const bool unknown = WRAPS_I || (y + r >= region_i.low && y + r < region_i.high);
+                const bool unknown = WRAPS_I || in_range(y + r, region_i);
                 for (int k = 0; k < C; k++) {
                     const real under = widened(k, low[across[k]], low[across[k] + 1]);
                     const real over = widened(k, high[across[k]], high[across[k] + 1]);
@@ -181,9 +187,10 @@ __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j
                     const real here = FIELD_HERE;
                     const real there =
                         corrected(up_weight[2 * r], below[k], up_weight[2 * r + 1], above, here);
-                    current[r][k] = fixed[k] ? here : there;
+                    const bool unknown = !ENDS || in_range(y + r, region_i);
+                    current[r][k] = unknown && !fixed[k] ? there : here;
                 }
-                below[k] = above;
+                if (!ENDS || (y >> 1) < last_p) below[k] = above;
             }
             look_at_weights((y >> 1) + 1);
         }
