@@ -218,9 +218,10 @@ __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j
                 for (int k = 0; k < C; k++) {
 #if COLOURED
                     constexpr int colours[] = {COLOURS};
-                    // Away from ENDS and columns that wrap, the compiler knows the colours.
-                    const int chess = ENDS || (SIDES && WRAPS_J) ? (of_row(row) + at[k]) & 1
-                                                                 : (LEAD + t + 1 + r + k) & 1;
+                    // Where no axis wraps, the compiler knows the colours.
+                    constexpr bool WRAPS = (ENDS && WRAPS_I) || (SIDES && WRAPS_J);
+                    const int chess =
+                        WRAPS ? (of_row(row) + at[k]) & 1 : (LEAD + t + 1 + r + k) & 1;
                     value[k] = point(POINT_ARGUMENTS);
                     if (colours[t] != 0)
                         value[k] = coloured(colours[t], value[k], newer[k], chess ? -1 : 1);
