@@ -225,10 +225,10 @@ class Layout:
 
     `indices`: a point's indices in the arrays, never a ghost's; `loops`: the variables and the
     counts of the loops over a thread's points, along all axes but the first; `near`: for each axis
-    the expression that a part, or a point, lies near the axis's walls; `near_any`: the
-    expression by which the compiler knows that a part lies near walls; `at_ends`: the expression
-    that a plane lies near the first axis's walls. `field`: the values of the field by
-    shift, no other shifts are held; `fetched`: the values fetched along with the field, by the
+    the expression by which the compiler knows that a part lies near the walls; `at_ends`: the
+    expression that a plane lies near the first axis's walls, empty in two dimensions, where a
+    thread holds the values of the rows there. `field`: the values of the field by shift, no other
+    shifts are held; `fetched`: the values fetched along with the field, by the
     number of the argument and the shift; `held`: the extents and the indices of what a thread holds
     for each sweep and each of its points.
     """
@@ -236,11 +236,15 @@ class Layout:
     indices: tuple[str, ...]
     loops: tuple[tuple[str, str], ...]
     near: tuple[str, ...]
-    near_any: str
     at_ends: str
     field: Mapping[Shift, str]
     fetched: Mapping[tuple[int, Shift], str]
     held: tuple[str, str] = ("", "")
+
+    @property
+    def near_any(self) -> str:
+        """The expression by which the compiler knows that a part lies near walls."""
+        return f"({' || '.join(dict.fromkeys(self.near))})"
 
     @property
     def loop(self) -> str:
@@ -264,7 +268,7 @@ def place_of(constant: tuple[bool, ...], indices: Sequence[str]) -> str:
     return " + ".join(terms)
 
 
-NOWHERE = Layout((), (), (), "", "", {}, {})
+NOWHERE = Layout((), (), (), "", {}, {})
 
 
 class Reads:
@@ -331,14 +335,18 @@ class Reads:
             value = f"{array}[{place_of(constant, indices)}]"
             return self._beside_walls(None, name, number, value)
         (axis,) = varying
-        value = self._beside_walls(axis, name, number, f"{array}[{indices[axis]}]")
+        if axis == 0 and self._far:
+            return self._inside(name, number)
+        value = f"{array}[{indices[axis]}]"
+        if axis == 0 and self._work.is_uniform(number) and not layout.at_ends:
+            value = self._unless_at_ends(name, self._inside(name, number), value)
+        else:
+            value = self._beside_walls(axis, name, number, value)
         if axis > 0:
             variable, count = layout.loops[axis - 1]
             loop = f"for (int {variable} = 0; {variable} < {count}; {variable}++)"
             self.lines += [f"real {name}[{count}];", f"{loop} {name}[{variable}] = {value};"]
             return f"{name}[{variable}]"
-        if self._far:
-            return f"{name}_inside"
         self.rows.append(f"const real {name} = {value};")
         return name
 
@@ -350,43 +358,57 @@ class Reads:
             return f"({near} ? {value} : 0)"
         if not self._work.is_uniform(number):
             return value
+        return f"({near} ? {value} : {self._inside(name, number)})"
+
+    def _inside(self, name: str, number: int) -> str:
+        """The value that an argument has far from walls."""
         constant = self._work.signature.arguments[number]
         middle = place_of(constant, [f"extent_{axis} / 2" for axis in "ijk"])
         self.lines.append(f"const real {name}_inside = a{number}[{middle}];")
-        return f"({near} ? {value} : {name}_inside)"
+        return f"{name}_inside"
 
-    def _made_anew(self, name: str) -> str:
-        """The inverse of the diagonal: elsewhere than at the ends only once.
+    def _unless_at_ends(
+        self, name: str, elsewhere: str, value: str, rows: Sequence[str] = (), points: bool = False
+    ) -> str:
+        """A value in two dimensions: `elsewhere` or, in a row near the first axis's walls, `value`.
 
-        At the ends it is made for each plane; in 2D once for each row there, because branches
-        with divisions in them leave nothing to do meanwhile (a leg takes up to twice as long).
+        The latter is made once for each of these rows, by the statements `rows`, and for each of
+        the `points` or for all. Loads, and divisions behind a branch, in each sweep of each row at
+        the ends would take longer than all else there.
         """
-        work, layout = self._work, self._layout
-        assert work.inverse is not None and work.margin is not None
-        args = work, work.inverse, work.own[INVERSE + 1 :], layout
-        made, beside = Reads(*args, f"{name}_"), Reads(*args, f"{name}s_", True)
-        inverse = f"inverse({', '.join(made.args)})"
-        extents = "".join(f"[{count}]" for _, count in layout.loops)
-        point = "".join(f"[{variable}]" for variable, _ in layout.loops)
-        self.lines += [
-            *made.lines, *beside.lines, f"real {name}_side{extents};",
-            f"{layout.loop} {name}_side{point} = "
-            f"{layout.near_any} ? inverse({', '.join(beside.args)}) : 0;",
-        ]  # fmt: skip
-        if layout.at_ends:
-            self.rows += made.rows
-            return f"({layout.at_ends} ? {inverse} : {name}_side{point})"
-        rows = [f"region_i.low + {n}" for n in range(work.margin)]
-        rows += [f"region_i.high - {n + 1}" for n in range(work.margin)]
-        value = f"{name}_side{point}"
-        for n, row in enumerate(rows):
+        layout, margin = self._layout, self._work.margin
+        assert margin is not None
+        loop = layout.loop if points else ""
+        extents = "".join(f"[{count}]" for _, count in layout.loops) if points else ""
+        point = "".join(f"[{variable}]" for variable, _ in layout.loops) if points else ""
+        ends = [f"region_i.low + {n}" for n in range(margin)]
+        ends += [f"region_i.high - {n + 1}" for n in range(margin)]
+        for n, end in enumerate(ends):
             self.lines += [
                 f"real {name}_end{n}{extents};",
-                f"{{ const int row = {row}; {' '.join(made.rows)}",
-                f"    {layout.loop} {name}_end{n}{point} = ENDS ? {inverse} : 0; }}",
+                f"{{ const int row = {end}; {' '.join(rows)}",
+                f"    {loop} {name}_end{n}{point} = ENDS ? {value} : 0; }}",
             ]
-            value = f"(ENDS && of_row(row) == {row} ? {name}_end{n}{point} : {value})"
-        return value
+            elsewhere = f"(ENDS && of_row(row) == {end} ? {name}_end{n}{point} : {elsewhere})"
+        return elsewhere
+
+    def _made_anew(self, name: str) -> str:
+        """The inverse of the diagonal: at the ends for each row or plane, elsewhere only once."""
+        work, layout = self._work, self._layout
+        assert work.inverse is not None
+        args = work, work.inverse, work.own[INVERSE + 1 :], layout
+        made, beside = Reads(*args, f"{name}_"), Reads(*args, f"{name}s_", True)
+        value, aside = (f"inverse({', '.join(reads.args)})" for reads in (made, beside))
+        extents = "".join(f"[{count}]" for _, count in layout.loops)
+        side = f"{name}_side" + "".join(f"[{variable}]" for variable, _ in layout.loops)
+        self.lines += [
+            *made.lines, *beside.lines, f"real {name}_side{extents};",
+            f"{layout.loop} {side} = {layout.near_any} ? {aside} : 0;",
+        ]  # fmt: skip
+        if not layout.at_ends:
+            return self._unless_at_ends(name, side, value, made.rows, points=True)
+        self.rows += made.rows
+        return f"({layout.at_ends} ? {value} : {side})"
 
 
 @dataclass(frozen=True)
@@ -536,9 +558,9 @@ def layout_2d(work: FusedSweeps, level: str) -> Layout:
         for n, number in enumerate(ring_arguments(work))
         for di in WINDOW
     }
-    indices, near = ("inner_row(row)", "inner[k]"), ("AT_END", "SIDES")
+    indices, near = ("inner_row(row)", "inner[k]"), ("ENDS", "SIDES")
     held = "[T][C]", "[t][k]"
-    return Layout(indices, (("k", "C"),), near, "SIDES", "", FIELD_2D, fetched, held)
+    return Layout(indices, (("k", "C"),), near, "", FIELD_2D, fetched, held)
 
 
 def _fetches(work: FusedSweeps, keeps: list[int]) -> list[str]:
@@ -627,7 +649,7 @@ def layout_3d(field: Mapping[Shift, str], along: int = 0) -> Layout:
     fetched: dict[tuple[int, Shift], str] = {(along, (0, 0, 0)): "b[t][r][k]"} if along else {}
     loops, held = (("r", "R"), ("k", "C")), ("[T][R][C]", "[t][r][k]")
     near = "ENDS", "SIDES", "SIDES"
-    return Layout(indices, loops, near, "(ENDS || SIDES)", at_ends, field, fetched, held)
+    return Layout(indices, loops, near, at_ends, field, fetched, held)
 
 
 @cache

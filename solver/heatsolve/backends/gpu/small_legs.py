@@ -116,7 +116,7 @@ def layout(strides: Sequence[int]) -> Layout:
             place = tuple(shift if other == axis else 0 for other in range(axes))
             field[place] = f"u[at + {shift * stride}]"
     indices = tuple(f"c[{axis}]" for axis in range(axes))
-    return Layout(indices, (), ("true",) * axes, "true", "true", field, {})
+    return Layout(indices, (), ("true",) * axes, "true", field, {})
 
 
 @cache

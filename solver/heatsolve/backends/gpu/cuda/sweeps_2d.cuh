@@ -14,8 +14,6 @@
         newest[k] = current[r][k];                               \
     }
 #define POINTS (2 * C)
-// Whether a row lies near a wall: elsewhere coefficients may be the same in all rows.
-#define AT_END (ENDS && (row < region_i.low + MARGIN || row >= region_i.high - MARGIN))
 // The copy of a register to which a warp adds its norms.
 #define COPY (blockIdx.x * WARPS + (threadIdx.x >> 5) + blockIdx.y * 7) % SPREAD
 #if RESTRICTS  // coarse points may lie one beyond the last unknown
