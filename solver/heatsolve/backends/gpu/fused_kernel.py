@@ -226,11 +226,10 @@ class Layout:
     `indices`: a point's indices in the arrays, never a ghost's; `loops`: the variables and the
     counts of the loops over a thread's points, along all axes but the first; `near`: for each axis
     the expression by which the compiler knows that a part lies near the walls; `at_ends`: the
-    expression that a plane lies near the first axis's walls, empty in two dimensions, where a
-    thread holds the values of the rows there. `field`: the values of the field by shift, no other
-    shifts are held; `fetched`: the values fetched along with the field, by the
-    number of the argument and the shift; `held`: the extents and the indices of what a thread holds
-    for each sweep and each of its points.
+    expression that a plane lies near the first axis's walls, empty in two dimensions. `field`: the
+    values of the field by shift, no other shifts are held; `fetched`: the values fetched along with
+    the field, by the number of the argument and the shift; `held`: the extents and the indices of
+    what a thread holds for each sweep and each of its points.
     """
 
     indices: tuple[str, ...]
@@ -245,6 +244,11 @@ class Layout:
     def near_any(self) -> str:
         """The expression by which the compiler knows that a part lies near walls."""
         return f"({' || '.join(dict.fromkeys(self.near))})"
+
+    @property
+    def holds_ends(self) -> bool:
+        """Whether a thread holds the arguments' values in the rows near the first axis's walls."""
+        return not self.at_ends
 
     @property
     def loop(self) -> str:
@@ -338,7 +342,7 @@ class Reads:
         if axis == 0 and self._far:
             return self._inside(name, number)
         value = f"{array}[{indices[axis]}]"
-        if axis == 0 and self._work.is_uniform(number) and not layout.at_ends:
+        if axis == 0 and self._work.is_uniform(number) and layout.holds_ends:
             value = self._unless_at_ends(name, self._inside(name, number), value)
         else:
             value = self._beside_walls(axis, name, number, value)
@@ -393,7 +397,8 @@ class Reads:
         return elsewhere
 
     def _made_anew(self, name: str) -> str:
-        """The inverse of the diagonal: at the ends for each row or plane, elsewhere only once."""
+        """The inverse of the diagonal: once for each row near the first axis's walls, in three
+        dimensions anew for each plane there; elsewhere only once."""
         work, layout = self._work, self._layout
         assert work.inverse is not None
         args = work, work.inverse, work.own[INVERSE + 1 :], layout
@@ -405,7 +410,7 @@ class Reads:
             *made.lines, *beside.lines, f"real {name}_side{extents};",
             f"{layout.loop} {side} = {layout.near_any} ? {aside} : 0;",
         ]  # fmt: skip
-        if not layout.at_ends:
+        if layout.holds_ends:
             return self._unless_at_ends(name, side, value, made.rows, points=True)
         self.rows += made.rows
         return f"({layout.at_ends} ? {value} : {side})"
@@ -490,8 +495,8 @@ def ring_arguments(work: FusedSweeps) -> list[int]:
     """The arguments that all sweeps read point by point: their rows are fetched once, and kept.
 
     Along a periodic axis a fetched row is the periodic image, not a ghost row of the array: so
-    arrays that are read at a shift along the axis are not kept. Uniform arguments are read at the
-    edges only.
+    arrays that are read at a shift along the axis are not kept. Uniform arguments are
+    read before all rows, or at the edges only.
     """
     arguments, wraps = work.signature.arguments, work.wraps[0]
     result: dict[int, bool] = {}

@@ -294,14 +294,14 @@ def cut_of(
     beyond = work.sweeps + work.has_residual + 2 + (work.margin or 0)
     least_first, least_last = max(EDGE_ROWS, rounded_up(lead(work) + beyond, 2)), beyond
     more = lead(work) + work.sweeps + work.has_residual
-    above = 0 if work.wraps[0] else (lead(work) - 1 + low - top) // PAIR * PAIR
+    skipped = 0 if work.wraps[0] else (lead(work) - 1 + low - top) // PAIR * PAIR
     blocks = min(strip.blocks, limits.blocks(32 * strip.warps, strip.bytes_shared(work)))
     times = ROW_TIMES[strip.columns, work.bytes]
     of_blocks = tuple(row_time(times, (n + 1) * strip.warps) for n in range(blocks))
     of_edge = EDGE_TIMES[strip.columns]
 
     def cut(*at_edges: int) -> Cut:
-        down = more, more - above
+        down = more, more - skipped
         return cut_extent(extent, across, down, of_blocks, limits.processors, at_edges, of_edge)
 
     if counted is not None and (work.residual_norm or any(work.norms)):
@@ -334,15 +334,15 @@ def cut_extent(
 ) -> Cut:
     """The pieces of an extent, `across` beside each other.
 
-    Each goes down `more[0]` rows in addition to its own, the first one `more[1]`; `of_blocks` are
-    the times of a row for 1, 2, ... blocks on a multiprocessor, `of_edge` the time of a row of the
-    first piece relative to these. By `at_edges` the first piece has at least the first number of
-    rows, and the last piece, which is begun last, about the second, unless pieces are shorter; all
-    others are equal, and the first takes the rows that are left over. Of these cuts this one takes
-    least time by a model: blocks run in rounds, in a last round as many on each multiprocessor as
-    are left; the last pieces keep the other blocks waiting; the kernel ends no earlier than its
-    first piece. Fitted to 6,000 cuts of 89 passes and legs on an H100 and an H200: the chosen cut
-    takes 3 % longer than the best one, on the mean.
+    Each goes down `more[0]` rows in addition to its own, a first one of its own length `more[1]`;
+    `of_blocks` are the times of a row for 1, 2, ... blocks on a multiprocessor, `of_edge` the time
+    of a row of the first piece relative to these. By `at_edges` the first piece has at least the
+    first number of rows, and the last piece, which is begun last, about the second, unless pieces
+    are shorter; all others are equal, and the first takes the rows that are left over. Of these
+    cuts this one takes least time by a model: blocks run in rounds, in a last round as many on each
+    multiprocessor as are left; the last pieces keep the other blocks waiting; the kernel ends no
+    earlier than its first piece. Fitted to 6,000 cuts of 89 passes and legs on an H100 and an H200:
+    the chosen cut takes 3 % longer than the best one, on the mean.
     """
     least_first, least_last = at_edges
     edges = least_first + least_last

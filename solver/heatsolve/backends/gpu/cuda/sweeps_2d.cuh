@@ -53,8 +53,8 @@ __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j
         side_by_side[k] = of_column(first_column + lane + 32 * k);
     }
     // Rows above the region keep their values: the row beside it is all that is needed of them.
-    const int above = ENDS && !WRAPS_I ? max(region_i.low - 1 - (begin - LEAD), 0) & ~1 : 0;
-    const int start = begin - LEAD + above, pairs = (end + TAIL - start + 1) / 2;
+    const int skipped = ENDS && !WRAPS_I ? max(region_i.low - 1 - (begin - LEAD), 0) & ~1 : 0;
+    const int start = begin - LEAD + skipped, pairs = (end + TAIL - start + 1) / 2;
     PREPARE
 
 #if CORRECTS
@@ -81,10 +81,9 @@ __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j
     const unsigned coarse_place = (unsigned)__cvta_generic_to_shared(coarse_ring);
     const real* coarse_from = coarse + (start >> 1) * coarse_pitch + across[0];
     auto look_at_weights = [&](int p) {
-        const bool none = ENDS && p > last_p;
-        if (none) p = last_p;
-        up_weight[0] = none ? 0 : weights_i0[p], up_weight[1] = none ? 0 : weights_i1[p];
-        up_weight[2] = none ? 0 : weights_i2[p], up_weight[3] = none ? 0 : weights_i3[p];
+        if (ENDS) p = min(p, last_p);  // there are no unknowns beyond
+        up_weight[0] = weights_i0[p], up_weight[1] = weights_i1[p];
+        up_weight[2] = weights_i2[p], up_weight[3] = weights_i3[p];
     };
     if (BY_RING) {
         look_at_weights(start >> 1);
@@ -188,7 +187,7 @@ __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j
                     const bool unknown = !ENDS || in_range(y + r, region_i);
                     current[r][k] = unknown && !fixed[k] ? there : here;
                 }
-                if (!ENDS || (y >> 1) < last_p) below[k] = above;
+                below[k] = above;
             }
             look_at_weights((y >> 1) + 1);
         }
@@ -210,7 +209,7 @@ __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j
                 WINDOW(t)
                 READ_POINT
 
-                const bool still = ENDS && !WRAPS_I && (row < region_i.low || row >= region_i.high);
+                const bool still = ENDS && !WRAPS_I && !in_range(row, region_i);
                 real value[C];
                 #pragma unroll
                 for (int k = 0; k < C; k++) {
@@ -260,7 +259,7 @@ __device__ __forceinline__ void strip(PARAMETERS, Range region_i, Range region_j
                 WINDOW(T)
                 READ_RESIDUAL
 
-                const bool still = ENDS && !WRAPS_I && (row < region_i.low || row >= region_i.high);
+                const bool still = ENDS && !WRAPS_I && !in_range(row, region_i);
                 #pragma unroll
                 for (int k = 0; k < C; k++) {
                     left_over[r][k] = residual(RESIDUAL_ARGUMENTS);
