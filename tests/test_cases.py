@@ -310,6 +310,18 @@ def test_single_fin():
     assert heat / ideal == pytest.approx(math.tanh(m * length) / (m * length), rel=0.02)
 
 
+@pytest.mark.parametrize("source", ["0", "x - 0.5"])
+def test_a_wall_that_exchanges_no_heat_is_insulated(source, tmp_path):
+    """Also where nothing else is given: no number is then too small for the precision."""
+    found = []
+    for wall in ("{robin={h=0, ambient=1}}", "{gradient=0}"):
+        walls = [f"boundary.{end}.temperature={wall}" for end in ("left", "right", "bottom", "top")]
+        case = load("hot-plate", ["grid.nodes=[17, 17]", f"source.temperature={source}", *walls])
+        found.append(run(case, "numpy", tmp_path / f"{len(found)}.h5").fields["temperature"])
+    assert found[0].tobytes() == found[1].tobytes()
+    assert np.any(found[0]) == (source != "0")
+
+
 # ---- CFD Python ---------------------------------------------------------------------------------
 
 

@@ -595,7 +595,7 @@ def test_texts_that_are_no_slice(text):
 
 def test_slices_of_texts():
     assert parse_slices(["z=0.5", " x = -1e-3"]) == {"z": 0.5, "x": -1e-3}
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match="'z=1': a picture has one position of z"):
         parse_slices(["z=0.5", "z=1"])
 
 

@@ -23,6 +23,7 @@ from heatsolve.control.controller import Start
 from heatsolve.errors import FileFailure, InputError, Interrupted
 from heatsolve.io.reader import read
 from heatsolve.linear.iterate import FEWEST_ON_DEVICE
+from heatsolve.linear.krylov import ConjugateGradients
 from heatsolve.models.base import make_model
 from heatsolve.report import Report
 from heatsolve.runner import run
@@ -161,15 +162,32 @@ def test_a_finished_run_stays_as_it_is(tmp_path, text):
             run(case, "numpy", path, start=RESTART)
 
 
-def test_a_smaller_tolerance_goes_on_from_the_end(tmp_path):
-    path = tmp_path / "case.h5"
-    run(parse(STEADY, "case"), "numpy", path)
+@pytest.mark.parametrize("method", ["jacobi", "chebyshev", "multigrid", "cg", "mgcg"])
+def test_a_smaller_tolerance_goes_on_from_the_end(method, tmp_path):
+    """Also where the end was confirmed by the true residual, which a recurrence lacks."""
+    path, text = tmp_path / "case.h5", STEADY.replace("jacobi", method)
+    run(parse(text, "case"), "numpy", path)
     first = read(path).attributes["iterations"]
-    finer = parse(STEADY, "case", ["solver.tolerance=1e-5"])
+    finer = parse(text, "case", ["solver.tolerance=1e-9"])
     run(finer, "numpy", path, start=RESTART)
     run(finer, "numpy", tmp_path / "alone.h5")
     assert read(path).attributes["iterations"] > first
     assert_same(path, tmp_path / "alone.h5", "smaller tolerance")
+
+
+def test_a_tolerance_between_the_residuals_at_the_end(tmp_path, monkeypatch):
+    """The residual by recurrence meets it, the true one does not and replaces it, as in one go."""
+    path, text = tmp_path / "case.h5", STEADY.replace("jacobi", "cg")
+    text = text.replace("tolerance", "relative = false\ntolerance")
+    true = ConjugateGradients.confirm
+    monkeypatch.setattr(ConjugateGradients, "confirm", lambda *args: 1.05**2 * true(*args))
+    run(parse(text, "case"), "numpy", path)
+    norm = float(read(path).history["residual"][-1])
+    finer = parse(text, "case", [f"solver.tolerance={norm / 1.02!r}"])
+    run(finer, "numpy", path, start=RESTART)
+    run(finer, "numpy", tmp_path / "alone.h5")
+    assert norm / 1.02 > read(path).history["residual"][-1]
+    assert_same(path, tmp_path / "alone.h5", "between")
 
 
 @pytest.mark.parametrize("size", ["1e-200", "1e200"])

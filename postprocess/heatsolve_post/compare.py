@@ -43,7 +43,11 @@ class Difference:
 
     def __str__(self) -> str:
         if self.interpolated:
-            norms = {"at most": self.largest, "root mean square": self.rms, "mean": self.mean}
+            norms = {
+                "at most": self.largest,
+                "root mean square": self.rms,
+                "mean magnitude": self.mean,
+            }
             size = f" of the largest value {self.scale:.6g}" if self.scale > 0.0 else ""
             parts = [f"{words} {value / (self.scale or 1.0):.3g}" for words, value in norms.items()]
             return f"{self.field}: apart in {self.count} values by {', '.join(parts)}{size}"

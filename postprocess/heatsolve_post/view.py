@@ -231,7 +231,8 @@ def _nearest(solution: Solution, axis: str, place: float) -> int:
         if line[-1] + room < place <= high + 1e-9 * (high - low):
             place = line[0]  # a periodic axis ends where it begins
     if not line[0] - room <= place <= line[-1] + room:  # walls lie half a cell beyond cells
-        ends = f"outside {line[0]:g} to {line[-1]:g}"
+        low, high = domain.ends[axis]
+        ends = f"outside {max(low, line[0] - room):g} to {min(high, line[-1] + room):g}"
         alone = f"not in {solution.path}, which has the plane {axis} = {line[0]:g} alone"
         raise InputError(f"{axis} = {place:g} is {alone if len(line) == 1 else ends}")
     return int(np.argmin(np.abs(line - place)))
@@ -246,8 +247,10 @@ def parse_slices(texts: Sequence[str]) -> dict[str, float]:
             position = float(place)
         except ValueError:
             position = np.nan
-        if axis not in ("x", "y", "z") or not np.isfinite(position) or axis in slices:
+        if axis not in ("x", "y", "z") or not np.isfinite(position):
             raise InputError(f"--slice {text!r} must be one axis and a position, such as z=0.5")
+        if axis in slices:
+            raise InputError(f"--slice {text!r}: a picture has one position of {axis}")
         slices[axis] = position
     return slices
 

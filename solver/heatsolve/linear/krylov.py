@@ -41,7 +41,7 @@ class ConjugateGradients(Method):
         """Norms of the true residual, by kind."""
         self._weights = (*system.coefficients.ratios, *system.coefficients)
         self._prepare()
-        self._begin_again(0)
+        self._begin(0)
 
     def _prepare(self) -> None:
         divided, self._scale = division_by_diagonal(self.system)
@@ -67,13 +67,11 @@ class ConjugateGradients(Method):
         """Keep <r, z> of a step; beta is its ratio to <r, z> of the step before."""
         self._sums.divide(total, number % 2, number % 2, (number + 1) % 2, self._beta)
 
-    def _begin_again(self, steps: int) -> None:
-        """Take the true residual, from which the recurrence slowly departs."""
+    def replace_residual(self, steps: int) -> None:
         self._begins = True
-        self._begin(steps)
+        self.play(("replace", steps % 2), partial(self._begin, steps))
 
     def confirm(self, steps: int, kind: str) -> float:
-        self._begins = True
         if self.system.backend.confirmed is not None:
             return self.system.backend.confirmed
         norm = self._true_norm(kind)
@@ -98,8 +96,10 @@ class ConjugateGradients(Method):
         return self._true[kind]
 
     def _find_true_residual(self, steps: int, norm: Accumulator) -> None:
-        self._begin(steps)
-        self.residual_norm(steps, norm)
+        """Find the norm of b - A u in the place of A p, which no later step reads."""
+        system = self.system
+        system.sweep(system.residual, self._ap, self.u, system.b, *system.coefficients)
+        system.backend.sweep(term_of(copy, norm.kind), norm, system.grid.interior, self._ap)
 
     def restart(self) -> None:
         def work() -> None:
@@ -118,7 +118,7 @@ class ConjugateGradients(Method):
 
     def recall(self, steps: int, scalars: dict[str, float]) -> None:
         if "begins" not in scalars:  # checkpoints from before 2026-12 held the next direction
-            self._begin_again(steps)
+            self.replace_residual(steps)
             return
         self._begins = bool(scalars["begins"])
         pair = scalars.get("next rz", 0.0), scalars["rz"]

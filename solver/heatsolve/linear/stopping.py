@@ -161,11 +161,12 @@ class Criterion:
         """The n with which 2^n times the largest |A| |u| + |b| is near 1, within the limits of u.
 
         Where |A| |u| + |b| overflows, |u| + |b| replaces it. n is 0 where scaling cannot help,
-        because |u| + |b| is not a normal number. Raises InputError where no n is enough.
+        because |u| + |b| is not a normal number, or |A| |u| + |b| is 0. Raises InputError where no
+        n is enough.
         """
         system, backend = self._system, self._system.backend
         of_u, size = largest_of(system, u), largest_given(system, u)
-        if not NORMAL[backend.precision] <= size < math.inf:
+        if largest == 0.0 or not NORMAL[backend.precision] <= size < math.inf:
             return 0
         overflows = not largest < math.inf
         farthest, of_field = FARTHEST[backend.precision]
@@ -326,9 +327,10 @@ class IterationState:
 
     `norm`, `before` and `first` are the norms at the last check, at the check before and at the
     first check; `lowest` is the lowest norm. `floor` is the rounding level of the residual, if it
-    was needed. `confirmed` is the norm of the last true residual, for a method that updates the
-    residual by recurrence; `value` is the accumulator's value at the last check. `ending`: how the
-    iteration ended; "" while it goes on.
+    was needed. For a method that updates the residual by recurrence, `confirmed` is the norm of the
+    last true residual that it went on from, and `recurred` the norm of its own residual at the end,
+    where `norm` is the true one. `value` is the accumulator's value at the last check. `ending`:
+    how the iteration ended; "" while it goes on.
     """
 
     norm: float = math.nan
@@ -339,6 +341,7 @@ class IterationState:
     lowest: float = math.inf
     without_fall: int = 0
     confirmed: float = math.inf
+    recurred: float = math.nan
     value: float = math.nan
     ending: str = ""
 
@@ -370,6 +373,10 @@ class ConvergenceTest:
             state.ending, state.without_fall = "", 0
         elif state.ending == "tolerance" and not self._criterion.met(state.norm):
             state.ending = ""
+            if not math.isnan(state.recurred):  # go on as if there had been no end
+                state.norm = history["residual"][-1] = state.recurred
+                if self._criterion.met(state.norm):
+                    self._confirm(int(history["iteration"][-1]))
         elif state.ending == "lost" and self._criterion.met(state.norm):
             state.ending = "tolerance"
 
@@ -503,11 +510,12 @@ class ConvergenceTest:
     def _confirm(self, number: int) -> None:
         """The recurrence has converged: check the true residual, and go on from it if need be."""
         state = self.state
-        value = self._method.confirm(number, self._criterion.kind)
+        value, state.recurred = self._method.confirm(number, self._criterion.kind), state.norm
         state.norm = self.history["residual"][-1] = self._criterion.norm(value)
         if self._criterion.met(state.norm):
             state.ending = "tolerance"
             return
+        self._method.replace_residual(number)
         self._find_floor(number)
         if state.norm <= state.floor and state.norm > 0.5 * state.confirmed:
             self._end_at_rounding(number)

@@ -373,7 +373,7 @@ class Method(ABC):
     """An iteration for A u = b that begins with the given array `u`, and works in it.
 
     `queues`: whether steps need nothing from the host, so that a device can run ahead of it.
-    `recurrent`: whether the residual is updated by a recurrence, which `confirm` corrects.
+    `recurrent`: whether the residual is updated by a recurrence, which `confirm` checks.
     `direct`: whether one step solves the system; further steps only reduce its rounding errors.
     `reduces_smooth_errors`: whether smooth errors fall as fast as the residual, which hardly shows
     them.
@@ -489,14 +489,16 @@ class Method(ABC):
         default it does not."""
 
     def confirm(self, steps: int, kind: str) -> float:
-        """Go on from the true residual, and return its sum of squares or its largest magnitude.
+        """The true residual's sum of squares, or its largest magnitude, by the `kind` of
+        accumulator, of a method that updates its residual by recurrence."""
+        raise NotImplementedError
 
-        `kind`: the kind of accumulator. A method that updates its residual by recurrence replaces
-        it by the true residual.
+    def replace_residual(self, steps: int) -> None:
+        """Go on from the true residual, from which a recurrence slowly departs.
+
+        H. van der Vorst and Q. Ye, SIAM J. Sci. Comput. 22 (2000), 835.
         """
-        norm = self.accumulator(kind)
-        self.residual_norm(steps, norm)
-        return norm.take()
+        raise NotImplementedError
 
     def confirm_ahead(self, steps: int, kind: str, threshold: float) -> None:
         """Queue `confirm` as work that continues, of a method that updates its residual by
