@@ -361,7 +361,7 @@ def test_restriction_without_ghosts_has_the_bits_of_one_with_them(grid, walls, m
     assert fields[0].tobytes() == fields[1].tobytes()
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "method", ["multigrid", "W", "FMG", "chebyshev", "three", "two passes", "mgcg", "mixed"]
 )

@@ -215,6 +215,7 @@ def test_steps_of_lengths_in_turn(backend):
         assert stepper.posted_measures()()[1]["divergence"] < 1e-5
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("obstacle", [
     "shape = 'box'\nlower = [0.7, 0.2]\nupper = [2, 0.6]",
     "shape = 'circle'\ncenter = [1, 0.5]\nradius = 0.2",

@@ -89,7 +89,7 @@ class Linked(Emulated):
         return (Spreading(ranks), "") if name == "nccl" else (None, "it is another link")
 
 
-SOME = ("tall", "cells in space", "too thin", "taylor-green")
+SOME = ("tall", "cells in space", "too thin")
 GROUP = {True: "some", False: "others"}
 
 
