@@ -226,12 +226,10 @@ def _nearest(solution: Solution, axis: str, place: float) -> int:
         )
     room = 0.5005 * (line[-1] - line[0]) / max(1, len(line) - 1)
     domain = domain_of(solution)
-    if axis in domain.periodic:
-        low, high = domain.ends[axis]
-        if line[-1] + room < place <= high + 1e-9 * (high - low):
-            place = line[0]  # a periodic axis ends where it begins
+    low, high = domain.ends[axis]
+    if axis in domain.periodic and line[-1] + room < place <= high + 1e-9 * (high - low):
+        place = line[0]  # a periodic axis ends where it begins
     if not line[0] - room <= place <= line[-1] + room:  # walls lie half a cell beyond cells
-        low, high = domain.ends[axis]
         ends = f"outside {max(low, line[0] - room):g} to {min(high, line[-1] + room):g}"
         alone = f"not in {solution.path}, which has the plane {axis} = {line[0]:g} alone"
         raise InputError(f"{axis} = {place:g} is {alone if len(line) == 1 else ends}")

@@ -373,7 +373,7 @@ def iterating(
             work = None if method.finish_copies(expected) else following(expected)
         checks = queue.run(done, until, count, lambda: test.gate, count if work else 0)
         if work is not None and method.recurrent:
-            method.confirm_ahead(expected, criterion.kind, criterion.gate())
+            method.confirm_ahead(criterion.kind, criterion.gate())
         ledger = backend.posted_ledger()
         if work is not None:
             work()

@@ -71,35 +71,29 @@ class ConjugateGradients(Method):
         self._begins = True
         self.play(("replace", steps % 2), partial(self._begin, steps))
 
-    def confirm(self, steps: int, kind: str) -> float:
+    def confirm(self, kind: str) -> float:
         if self.system.backend.confirmed is not None:
             return self.system.backend.confirmed
         norm = self._true_norm(kind)
 
         def work() -> None:
-            self._find_true_residual(steps, norm)
+            self.system.residual_norm(self.u, norm)
             norm.post()
 
-        self.play((kind, steps % 2), work)
+        self.play(("confirm", kind), work)
         return norm.posted()()
 
-    def confirm_ahead(self, steps: int, kind: str, threshold: float) -> None:
+    def confirm_ahead(self, kind: str, threshold: float) -> None:
         backend, norm = self.system.backend, self._true_norm(kind)
-        work = partial(self._find_true_residual, steps, norm)
+        work = partial(self.system.residual_norm, self.u, norm)
         with backend.continuing():
-            self.play(("ahead", kind, steps % 2), work, continues=True)
+            self.play(("ahead", kind), work, continues=True)
             backend.confirm(norm, threshold)
 
     def _true_norm(self, kind: str) -> Accumulator:
         if kind not in self._true:
             self._true[kind] = self.system.backend.accumulator(kind)
         return self._true[kind]
-
-    def _find_true_residual(self, steps: int, norm: Accumulator) -> None:
-        """Find the norm of b - A u in the place of A p, which no later step reads."""
-        system = self.system
-        system.sweep(system.residual, self._ap, self.u, system.b, *system.coefficients)
-        system.backend.sweep(term_of(copy, norm.kind), norm, system.grid.interior, self._ap)
 
     def restart(self) -> None:
         def work() -> None:

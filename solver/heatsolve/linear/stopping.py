@@ -510,7 +510,8 @@ class ConvergenceTest:
     def _confirm(self, number: int) -> None:
         """The recurrence has converged: check the true residual, and go on from it if need be."""
         state = self.state
-        value, state.recurred = self._method.confirm(number, self._criterion.kind), state.norm
+        state.recurred = state.norm
+        value = self._method.confirm(self._criterion.kind)
         state.norm = self.history["residual"][-1] = self._criterion.norm(value)
         if self._criterion.met(state.norm):
             state.ending = "tolerance"

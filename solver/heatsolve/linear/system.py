@@ -488,7 +488,7 @@ class Method(ABC):
         """Let a device begin the first iteration while its host waits for the first values; by
         default it does not."""
 
-    def confirm(self, steps: int, kind: str) -> float:
+    def confirm(self, kind: str) -> float:
         """The true residual's sum of squares, or its largest magnitude, by the `kind` of
         accumulator, of a method that updates its residual by recurrence."""
         raise NotImplementedError
@@ -500,7 +500,7 @@ class Method(ABC):
         """
         raise NotImplementedError
 
-    def confirm_ahead(self, steps: int, kind: str, threshold: float) -> None:
+    def confirm_ahead(self, kind: str, threshold: float) -> None:
         """Queue `confirm` as work that continues, of a method that updates its residual by
         recurrence: later work is done only if the true residual's largest magnitude is at most the
         threshold."""

@@ -255,6 +255,16 @@ class Layout:
         """The head of the loops over a thread's points."""
         return " ".join(f"for (int {v} = 0; {v} < {n}; {v}++)" for v, n in self.loops)
 
+    @property
+    def extents(self) -> str:
+        """The extents of a variable that has an element for each of a thread's points."""
+        return "".join(f"[{count}]" for _, count in self.loops)
+
+    @property
+    def point(self) -> str:
+        """The indices of such an element in the loops."""
+        return "".join(f"[{variable}]" for variable, _ in self.loops)
+
 
 def place_of(constant: tuple[bool, ...], indices: Sequence[str]) -> str:
     """The place of an element of an array that may be constant along some axes.
@@ -382,9 +392,8 @@ class Reads:
         """
         layout, margin = self._layout, self._work.margin
         assert margin is not None
-        loop = layout.loop if points else ""
-        extents = "".join(f"[{count}]" for _, count in layout.loops) if points else ""
-        point = "".join(f"[{variable}]" for variable, _ in layout.loops) if points else ""
+        each = layout.loop, layout.extents, layout.point
+        loop, extents, point = each if points else ("", "", "")
         ends = [f"region_i.low + {n}" for n in range(margin)]
         ends += [f"region_i.high - {n + 1}" for n in range(margin)]
         for n, end in enumerate(ends):
@@ -404,10 +413,9 @@ class Reads:
         args = work, work.inverse, work.own[INVERSE + 1 :], layout
         made, beside = Reads(*args, f"{name}_"), Reads(*args, f"{name}s_", True)
         value, aside = (f"inverse({', '.join(reads.args)})" for reads in (made, beside))
-        extents = "".join(f"[{count}]" for _, count in layout.loops)
-        side = f"{name}_side" + "".join(f"[{variable}]" for variable, _ in layout.loops)
+        side = f"{name}_side{layout.point}"
         self.lines += [
-            *made.lines, *beside.lines, f"real {name}_side{extents};",
+            *made.lines, *beside.lines, f"real {name}_side{layout.extents};",
             f"{layout.loop} {side} = {layout.near_any} ? {aside} : 0;",
         ]  # fmt: skip
         if layout.holds_ends:
@@ -495,8 +503,8 @@ def ring_arguments(work: FusedSweeps) -> list[int]:
     """The arguments that all sweeps read point by point: their rows are fetched once, and kept.
 
     Along a periodic axis a fetched row is the periodic image, not a ghost row of the array: so
-    arrays that are read at a shift along the axis are not kept. Uniform arguments are
-    read before all rows, or at the edges only.
+    arrays that are read at a shift along the axis are not kept. Uniform arguments are read before
+    all rows, or at the edges only.
     """
     arguments, wraps = work.signature.arguments, work.wraps[0]
     result: dict[int, bool] = {}
